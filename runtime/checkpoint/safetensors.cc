@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -23,12 +24,10 @@ constexpr size_t kLengthBytes = 8;  // the u64 in front of the header
 // One tensor as the header claims it, before any rule was checked.
 struct Entry {
   std::string name;
-  std::optional<RawDtype> dtype;
-  std::optional<std::vector<uint64_t>> shape;
-  std::optional<std::vector<uint64_t>> offsets;
-
-  uint64_t begin() const { return (*offsets)[0]; }
-  uint64_t end() const { return (*offsets)[1]; }
+  RawDtype dtype = RawDtype::kU8;
+  std::vector<uint64_t> shape;
+  uint64_t begin = 0;
+  uint64_t end = 0;
 };
 
 Status tensor_error(const std::string& name, std::string_view error, std::string_view detail) {
@@ -58,7 +57,8 @@ class HeaderReader {
 
  private:
   using Kind = JsonEvent::Kind;
-  enum class Field { kDtype, kShape, kOffsets, kUnknown };
+  enum Field : size_t { kDtype, kShape, kOffsets, kUnknown };
+  static constexpr std::array<std::string_view, 3> kFieldNames = {"dtype", "shape", "data_offsets"};
 
   bool is_metadata() const { return entry_.name == "__metadata__"; }
 
@@ -69,7 +69,9 @@ class HeaderReader {
 
   Status on_top(const JsonEvent& event) {
     if (event.kind == Kind::kKey) {
-      entry_ = Entry{.name = std::move(*event.text)};
+      entry_ = Entry();
+      entry_.name = std::move(*event.text);
+      seen_ = {};
       in_value_ = true;
       return {};
     }
@@ -102,53 +104,53 @@ class HeaderReader {
 
   Status on_field(const JsonEvent& event) {
     if (event.kind == Kind::kKey) {
-      field_ = *event.text == "dtype"          ? Field::kDtype
-               : *event.text == "shape"        ? Field::kShape
-               : *event.text == "data_offsets" ? Field::kOffsets
-                                               : Field::kUnknown;
+      const auto name = std::find(kFieldNames.begin(), kFieldNames.end(), *event.text);
+      field_ = static_cast<Field>(name - kFieldNames.begin());
+      seen_[field_] = true;
       return {};
     }
-    if (field_ == Field::kUnknown) return {};
-    if (field_ == Field::kDtype) {
+    if (field_ == kUnknown) return {};
+    if (field_ == kDtype) {
       if (event.kind != Kind::kString) return invalid_argument("dtype is not a string");
-      entry_.dtype = parse_raw_dtype(*event.text);
-      if (entry_.dtype) return {};
-      return invalid_argument(fmt::format(
-          "got dtype {}; want one of the format, such as BF16 or U8", quoted_name(*event.text)));
+      const std::optional<RawDtype> dtype = parse_raw_dtype(*event.text);
+      if (!dtype) {
+        return invalid_argument(fmt::format(
+            "got dtype {}; want one of the format, such as BF16 or U8", quoted_name(*event.text)));
+      }
+      entry_.dtype = *dtype;
+      return {};
     }
-    if (event.kind == Kind::kArrayBegin) list() = std::vector<uint64_t>();
-    if (event.kind == Kind::kArrayEnd) return check_offset_count();
+    if (event.kind == Kind::kArrayEnd) return field_ == kOffsets ? finish_offsets() : Status();
     return event.kind == Kind::kArrayBegin ? Status() : list_error();
   }
 
   Status on_number(const JsonEvent& event) {
-    if (field_ == Field::kUnknown) return {};
+    if (field_ == kUnknown) return {};
     if (event.kind != Kind::kUnsigned) return list_error();
-    list()->push_back(event.number);
+    (field_ == kShape ? entry_.shape : offsets_).push_back(event.number);
     return {};
   }
 
-  std::optional<std::vector<uint64_t>>& list() {
-    return field_ == Field::kShape ? entry_.shape : entry_.offsets;
-  }
-
   Status list_error() const {
-    return invalid_argument(fmt::format("{} is not a list of integers from 0 to 2^64-1",
-                                        field_ == Field::kShape ? "shape" : "data_offsets"));
+    return invalid_argument(
+        fmt::format("{} is not a list of integers from 0 to 2^64-1", kFieldNames[field_]));
   }
 
-  Status check_offset_count() const {
-    if (field_ != Field::kOffsets || entry_.offsets->size() == 2) return {};
-    return invalid_argument(
-        fmt::format("got {} data_offsets; want [begin, end]", entry_.offsets->size()));
+  Status finish_offsets() {
+    if (offsets_.size() != 2) {
+      return invalid_argument(
+          fmt::format("got {} data_offsets; want [begin, end]", offsets_.size()));
+    }
+    entry_.begin = offsets_[0];
+    entry_.end = offsets_[1];
+    offsets_.clear();
+    return {};
   }
 
   Status finish_entry() {
-    const char* missing = !entry_.dtype     ? "dtype"
-                          : !entry_.shape   ? "shape"
-                          : !entry_.offsets ? "data_offsets"
-                                            : nullptr;
-    if (missing != nullptr) return invalid_argument(fmt::format("{} is missing", missing));
+    for (const Field field : {kDtype, kShape, kOffsets}) {
+      if (!seen_[field]) return invalid_argument(fmt::format("{} is missing", kFieldNames[field]));
+    }
     entries_.push_back(std::move(entry_));
     return {};
   }
@@ -156,7 +158,9 @@ class HeaderReader {
   std::map<std::string, std::string>* metadata_;
   std::vector<Entry> entries_;
   Entry entry_;
-  Field field_ = Field::kUnknown;
+  Field field_ = kUnknown;
+  std::array<bool, 4> seen_ = {};  // by Field
+  std::vector<uint64_t> offsets_;  // of the entry being read
   std::string metadata_key_;
   bool in_value_ = false;     // between a top-level key and the end of its value
   bool in_metadata_ = false;  // inside the object under __metadata__
@@ -199,7 +203,7 @@ Result<uint64_t> shape_bytes(const Entry& entry) {
   uint64_t numel = 1;
   bool has_zero = false;
   bool overflow = false;
-  for (const uint64_t dim : *entry.shape) {
+  for (const uint64_t dim : entry.shape) {
     has_zero |= dim == 0;
     overflow |= dim > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
     overflow |= __builtin_mul_overflow(numel, std::max<uint64_t>(dim, 1), &numel);
@@ -207,9 +211,9 @@ Result<uint64_t> shape_bytes(const Entry& entry) {
   if (has_zero) numel = 0;
   uint64_t bits = 0;
   overflow |=
-      __builtin_mul_overflow(numel, static_cast<uint64_t>(raw_dtype_bits(*entry.dtype)), &bits);
+      __builtin_mul_overflow(numel, static_cast<uint64_t>(raw_dtype_bits(entry.dtype)), &bits);
   const auto describe = [&] {
-    return fmt::format("got {} [{}]", raw_dtype_name(*entry.dtype), fmt::join(*entry.shape, ","));
+    return fmt::format("got {} [{}]", raw_dtype_name(entry.dtype), fmt::join(entry.shape, ","));
   };
   if (overflow) {
     return tensor_error(entry.name, "ValidationOverflow",
@@ -223,24 +227,24 @@ Result<uint64_t> shape_bytes(const Entry& entry) {
 }
 
 Status check_entry(const Entry& entry, uint64_t previous_end) {
-  if (entry.begin() != previous_end) {
+  if (entry.begin != previous_end) {
     return tensor_error(
         entry.name, "InvalidOffset",
-        fmt::format("got data_offsets [{},{}]; want begin {} ({})", entry.begin(), entry.end(),
+        fmt::format("got data_offsets [{},{}]; want begin {} ({})", entry.begin, entry.end,
                     previous_end,
                     previous_end == 0 ? "start of the data" : "end of the previous tensor"));
   }
-  if (entry.end() < entry.begin()) {
+  if (entry.end < entry.begin) {
     return tensor_error(entry.name, "InvalidOffset",
                         fmt::format("got data_offsets [{},{}]; want end at or after begin",
-                                    entry.begin(), entry.end()));
+                                    entry.begin, entry.end));
   }
   PERCH_ASSIGN_OR_RETURN(const uint64_t bytes, shape_bytes(entry));
-  if (entry.end() - entry.begin() != bytes) {
+  if (entry.end - entry.begin != bytes) {
     return tensor_error(entry.name, "TensorInvalidInfo",
                         fmt::format("got {} bytes in data_offsets [{},{}]; want {} for {} [{}]",
-                                    entry.end() - entry.begin(), entry.begin(), entry.end(), bytes,
-                                    raw_dtype_name(*entry.dtype), fmt::join(*entry.shape, ",")));
+                                    entry.end - entry.begin, entry.begin, entry.end, bytes,
+                                    raw_dtype_name(entry.dtype), fmt::join(entry.shape, ",")));
   }
   return {};
 }
@@ -248,13 +252,13 @@ Status check_entry(const Entry& entry, uint64_t previous_end) {
 // Sorts `entries` by their data and checks that they cover `data_bytes` exactly.
 Status check_layout(std::vector<Entry>& entries, uint64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::tuple(a.begin(), a.end(), std::string_view(a.name)) <
-           std::tuple(b.begin(), b.end(), std::string_view(b.name));
+    return std::tuple(a.begin, a.end, std::string_view(a.name)) <
+           std::tuple(b.begin, b.end, std::string_view(b.name));
   });
   uint64_t previous_end = 0;
   for (const Entry& entry : entries) {
     PERCH_RETURN_IF_ERROR(check_entry(entry, previous_end));
-    previous_end = entry.end();
+    previous_end = entry.end;
   }
   if (previous_end == data_bytes) return {};
   const std::string detail =
@@ -289,10 +293,10 @@ Result<std::vector<RawTensor>> parse_safetensors(std::span<const std::byte> file
   tensors.reserve(entries.size());
   for (Entry& entry : entries) {
     tensors.push_back({.name = std::move(entry.name),
-                       .dtype = *entry.dtype,
-                       .shape = {entry.shape->begin(), entry.shape->end()},
-                       .data = data.data() + entry.begin(),
-                       .bytes = static_cast<int64_t>(entry.end() - entry.begin()),
+                       .dtype = entry.dtype,
+                       .shape = {entry.shape.begin(), entry.shape.end()},
+                       .data = data.data() + entry.begin,
+                       .bytes = static_cast<int64_t>(entry.end - entry.begin),
                        .file = 0});
   }
   return tensors;

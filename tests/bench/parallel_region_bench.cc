@@ -1,8 +1,9 @@
 // What a parallel region costs: the pool beside OpenMP and pthreadpool.
 //
 // Not a test: it passes whatever the numbers are. OpenMP is measured when built with -fopenmp, and
-// pthreadpool when PERCH_BENCH_PTHREADPOOL is defined and the library linked. OMP_WAIT_POLICY is read by the OpenMP runtime at start, so each policy is a run of its own.
-// Every benchmark is <region>/<library>/<threads>.
+// pthreadpool when PERCH_BENCH_PTHREADPOOL is defined and the library linked. OMP_WAIT_POLICY is
+// read by the OpenMP runtime at start, so each policy is a run of its own. Every benchmark is
+// <region>/<library>/<threads>.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -56,7 +57,8 @@ void pthreadpool_loop(void* pool, int, int64_t n, ThreadPool::Task task, void* a
 #endif
 
 const Library kLibraries[] = {
-    {"own", [](int threads) -> std::shared_ptr<void> { return std::make_shared<ThreadPool>(threads); },
+    {"own",
+     [](int threads) -> std::shared_ptr<void> { return std::make_shared<ThreadPool>(threads); },
      own_loop},
 #ifdef _OPENMP
     {"openmp", [](int) { return std::shared_ptr<void>(); }, openmp_loop},
@@ -91,7 +93,7 @@ struct Region {
 // `empty` is the cost of asking, `split` of having the other threads take their share, `many` of
 // handing out small tasks, `asleep` of the first region after a pause.
 constexpr Region kRegions[] = {
-    {"empty", 1, 0, 0},         {"split_2us", 1, 2000, 0},     {"split_20us", 1, 20000, 0},
+    {"empty", 1, 0, 0},          {"split_2us", 1, 2000, 0},       {"split_20us", 1, 20000, 0},
     {"many_100ns", 500, 100, 0}, {"asleep_20us", 1, 20000, 2000},
 };
 
@@ -120,8 +122,7 @@ void register_all() {
         const std::string name =
             std::string(region.name) + "/" + library.name + "/" + std::to_string(threads);
         auto* bench = benchmark::RegisterBenchmark(
-            name.c_str(),
-            [&library, &region, threads](benchmark::State& state) {
+            name.c_str(), [&library, &region, threads](benchmark::State& state) {
               run_region(state, library, region, threads);
             });
         if (region.idle_us == 0) {
