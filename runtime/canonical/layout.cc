@@ -1,0 +1,301 @@
+#include "canonical/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "canonical/format.h"
+
+namespace perch {
+namespace {
+
+enum class Part { kGate, kUp, kDown, kGateUp };
+
+struct PartName {
+  std::string_view name;
+  Part part;
+};
+
+constexpr std::array kPerExpert = {
+    PartName{"gate_proj", Part::kGate}, PartName{"up_proj", Part::kUp},
+    PartName{"down_proj", Part::kDown}, PartName{"w1", Part::kGate},
+    PartName{"w3", Part::kUp},          PartName{"w2", Part::kDown},
+};
+constexpr std::array kFused = {
+    PartName{"gate_up_proj", Part::kGateUp},
+    PartName{"up_proj", Part::kUp},
+    PartName{"down_proj", Part::kDown},
+};
+// granitemoe: rank 3 under the layer itself, no `experts` module.
+constexpr std::array kGranite = {
+    PartName{"input_linear", Part::kGateUp},
+    PartName{"output_linear", Part::kDown},
+};
+
+// What a tensor's name says: expert `expert` (-1: fused) of layer `layer`, one part, one suffix.
+struct ExpertTensor {
+  std::string layer;
+  int64_t expert = -1;
+  Part part = Part::kGate;
+  std::string module;
+  std::string suffix;
+  const RawTensor* tensor = nullptr;
+};
+
+// The suffix of "gate_up_proj", "gate_up_proj_bias" or "gate_up_proj.weight_scale" after the part's
+// name: "weight", "bias", "weight_scale"; nullopt when `text` is another name.
+std::optional<std::string> suffix_after(std::string_view text, std::string_view name) {
+  if (!text.starts_with(name)) return std::nullopt;
+  const std::string_view rest = text.substr(name.size());
+  if (rest.empty()) return "weight";
+  if (rest[0] != '.' && rest[0] != '_') return std::nullopt;
+  return std::string(rest.substr(1));
+}
+
+template <size_t n>
+bool match_part(std::string_view text, const std::array<PartName, n>& names, ExpertTensor* out) {
+  for (const PartName& row : names) {
+    if (const auto suffix = suffix_after(text, row.name)) {
+      out->part = row.part;
+      out->suffix = *suffix;
+      out->module += row.name;
+      return true;
+    }
+  }
+  return false;
+}
+
+// "3" of "3.gate_proj.weight"; -1 when there is no number.
+int64_t leading_number(std::string_view text, std::string_view* rest) {
+  const size_t digits = text.find_first_not_of("0123456789");
+  if (digits == 0 || digits == std::string_view::npos || digits > 6 || text[digits] != '.') {
+    return -1;
+  }
+  *rest = text.substr(digits + 1);
+  return std::stol(std::string(text.substr(0, digits)));
+}
+
+enum class NameKind { kOther, kExpert, kUnexpected };
+
+NameKind parse_name(const RawTensor& tensor, ExpertTensor* out) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::string_view name = tensor.name;
+  out->tensor = &tensor;
+  const size_t at = name.rfind(kExperts);
+  if (at != std::string_view::npos) {
+    out->layer = name.substr(0, at + kExperts.size() - 1);
+    std::string_view rest = name.substr(at + kExperts.size());
+    std::string_view inner;
+    out->expert = leading_number(rest, &inner);
+    out->module = out->layer + ".";
+    if (out->expert < 0) {
+      return match_part(rest, kFused, out) ? NameKind::kExpert : NameKind::kUnexpected;
+    }
+    out->module += fmt::format("{}.", out->expert);
+    return match_part(inner, kPerExpert, out) ? NameKind::kExpert : NameKind::kUnexpected;
+  }
+  for (const std::string_view linear : {".input_linear.", ".output_linear."}) {
+    const size_t found = name.rfind(linear);
+    if (found == std::string_view::npos || tensor.shape.size() != 3) continue;
+    out->layer = name.substr(0, found);
+    out->module = out->layer + ".";
+    return match_part(name.substr(found + 1), kGranite, out) ? NameKind::kExpert : NameKind::kOther;
+  }
+  return NameKind::kOther;
+}
+
+using PartMap = std::map<std::pair<int64_t, Part>, std::vector<ExpertTensor>>;
+
+Projection projection_of(const std::vector<ExpertTensor>& tensors) {
+  Projection projection;
+  projection.module = tensors.front().module;
+  for (const ExpertTensor& tensor : tensors) {
+    projection.parts.emplace_back(tensor.suffix, whole_view(*tensor.tensor));
+  }
+  return projection;
+}
+
+Status missing(const std::string& layer, int64_t expert, const char* what) {
+  return invalid_argument(
+      fmt::format("layer \"{}\": expert {}: {}: missing; want it for each of "
+                  "the experts 0..{}",
+                  layer, expert, what, expert));
+}
+
+// Per-expert tensors: experts 0..n-1, each with the same parts.
+Status fill_per_expert(const PartMap& parts, LayerSource* layer) {
+  const int64_t last = parts.rbegin()->first.first;
+  layer->orientation = {Orientation::kNative, "per-expert tensors"};
+  for (const auto& [key, unused] : parts) layer->gated |= key.second == Part::kGate;
+  std::string lacking;
+  for (int64_t e = 0; e <= last; ++e) {
+    ExpertSource& expert = layer->experts.emplace_back();
+    const auto take = [&](Part part, const char* what, Projection* into) {
+      const auto found = parts.find({e, part});
+      if (found != parts.end()) {
+        *into = projection_of(found->second);
+      } else {
+        lacking += fmt::format("{}expert {} {}", lacking.empty() ? "" : ", ", e, what);
+      }
+    };
+    if (layer->gated) take(Part::kGate, "gate_proj (w1)", &expert.gate);
+    take(Part::kUp, "up_proj (w3)", &expert.up);
+    take(Part::kDown, "down_proj (w2)", &expert.down);
+  }
+  if (lacking.empty()) return {};
+  return invalid_argument(fmt::format("layer \"{}\": missing {}; want them for every expert 0..{}",
+                                      layer->name, lacking, last));
+}
+
+FusedRole role_of(const std::string& suffix, const RawTensor& tensor) {
+  if (suffix == "weight" || suffix == "weight_packed" || suffix == "blocks") {
+    return FusedRole::kWeight;
+  }
+  // A scale with more than one entry on both inner axes is a grid of blocks or groups: it turns
+  // with its weight. One with a single entry on an axis has no K to turn.
+  const bool grid = tensor.shape.size() == 3 && tensor.shape[1] > 1 && tensor.shape[2] > 1;
+  return grid && suffix.find("scale") != std::string::npos ? FusedRole::kBlockScale
+                                                           : FusedRole::kOther;
+}
+
+// Fused tensors: one per part and suffix, each seen as native views of every expert.
+Status fill_fused(const PartMap& parts, const OrientationChoice& chosen, LayerSource* layer) {
+  layer->orientation = chosen;
+  layer->gated = parts.contains({-1, Part::kGateUp});
+  const Part first = layer->gated ? Part::kGateUp : Part::kUp;
+  if (!parts.contains({-1, first})) return missing(layer->name, 0, "gate_up_proj");
+  if (!parts.contains({-1, Part::kDown})) return missing(layer->name, 0, "down_proj");
+  for (const auto& [key, tensors] : parts) {
+    for (const ExpertTensor& tensor : tensors) {
+      PERCH_ASSIGN_OR_RETURN(
+          const FusedView fused,
+          orient(*tensor.tensor, role_of(tensor.suffix, *tensor.tensor), chosen.value));
+      if (layer->experts.empty()) layer->experts.resize(static_cast<size_t>(fused.experts));
+      if (fused.experts != static_cast<int64_t>(layer->experts.size())) {
+        return invalid_argument(fmt::format(
+            "tensor \"{}\": shape: got {}; want {} experts as in "
+            "the layer's other tensors",
+            tensor.tensor->name, print_shape(tensor.tensor->shape), layer->experts.size()));
+      }
+      for (int64_t e = 0; e < fused.experts; ++e) {
+        ExpertSource& expert = layer->experts[static_cast<size_t>(e)];
+        const auto add = [&](Projection* projection, const RawView& view) {
+          projection->module = tensor.module;
+          projection->parts.emplace_back(tensor.suffix, view);
+        };
+        if (key.second == Part::kGateUp) {
+          add(&expert.gate, gate_view(fused, e, chosen.value));
+          add(&expert.up, up_view(fused, e, chosen.value));
+        } else {
+          add(key.second == Part::kUp ? &expert.up : &expert.down, expert_view(fused, e));
+        }
+      }
+    }
+  }
+  return {};
+}
+
+Status fill_moe(const PartMap& parts, const OrientationChoice& chosen, LayerSource* layer) {
+  const bool fused = parts.begin()->first.first == -1;
+  if (fused && parts.rbegin()->first.first != -1) {
+    return invalid_argument(fmt::format(
+        "layer \"{}\": got fused and per-expert tensors; want one of the two", layer->name));
+  }
+  return fused ? fill_fused(parts, chosen, layer) : fill_per_expert(parts, layer);
+}
+
+// Splits "module.suffix" at the suffix that a quantized module has, if it has one.
+std::optional<std::pair<std::string, std::string>> quantized_module(const std::string& name) {
+  for (size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0;
+       dot = name.rfind('.', dot - 1)) {
+    const std::string suffix = name.substr(dot + 1);
+    if (is_quantized_suffix(suffix)) return std::pair(name.substr(0, dot), suffix);
+    if (suffix.size() > 40) break;
+  }
+  return std::nullopt;
+}
+
+// Modules outside the experts that some format quantizes, with all their tensors.
+void find_linear_layers(const std::vector<const RawTensor*>& others, Layout* layout) {
+  std::map<std::string, LayerSource> found;
+  for (const RawTensor* tensor : others) {
+    if (const auto module = quantized_module(tensor->name)) found[module->first] = {};
+  }
+  for (const RawTensor* tensor : others) {
+    const size_t dot = tensor->name.rfind('.');
+    if (dot == std::string::npos) continue;
+    const auto layer = found.find(tensor->name.substr(0, dot));
+    if (layer == found.end()) continue;
+    layer->second.name = layer->first;
+    layer->second.linear.module = layer->first;
+    layer->second.linear.parts.emplace_back(tensor->name.substr(dot + 1), whole_view(*tensor));
+    layer->second.tensors.push_back(tensor->name);
+  }
+  for (auto& [name, layer] : found) layout->layers.push_back(std::move(layer));
+}
+
+// "model.layers.10.mlp" after "model.layers.9.mlp": numbers compare as numbers.
+bool natural_less(const std::string& a, const std::string& b) {
+  size_t i = 0;
+  size_t j = 0;
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  while (i < a.size() && j < b.size()) {
+    if (digit(a[i]) && digit(b[j])) {
+      size_t end_a = i;
+      size_t end_b = j;
+      while (end_a < a.size() && digit(a[end_a])) ++end_a;
+      while (end_b < b.size() && digit(b[end_b])) ++end_b;
+      if (end_a - i != end_b - j) return end_a - i < end_b - j;
+      const int order = a.compare(i, end_a - i, b, j, end_b - j);
+      if (order != 0) return order < 0;
+      i = end_a;
+      j = end_b;
+    } else {
+      if (a[i] != b[j]) return a[i] < b[j];
+      ++i;
+      ++j;
+    }
+  }
+  return a.size() - i < b.size() - j;
+}
+
+}  // namespace
+
+Result<Layout> find_layers(const std::vector<RawTensor>& tensors, const OrientationChoice& chosen) {
+  Layout layout;
+  std::map<std::string, PartMap> moe;
+  std::map<std::string, std::vector<std::string>> names;
+  std::vector<const RawTensor*> others;
+  for (const RawTensor& tensor : tensors) {
+    ExpertTensor parsed;
+    switch (parse_name(tensor, &parsed)) {
+      case NameKind::kExpert:
+        names[parsed.layer].push_back(tensor.name);
+        moe[parsed.layer][{parsed.expert, parsed.part}].push_back(parsed);
+        break;
+      case NameKind::kUnexpected:
+        layout.unexpected.push_back(tensor.name);
+        break;
+      case NameKind::kOther:
+        others.push_back(&tensor);
+        break;
+    }
+  }
+  for (const auto& [name, parts] : moe) {
+    LayerSource layer;
+    layer.name = name;
+    layer.moe = true;
+    layer.tensors = names[name];
+    PERCH_RETURN_IF_ERROR(fill_moe(parts, chosen, &layer));
+    layout.layers.push_back(std::move(layer));
+  }
+  find_linear_layers(others, &layout);
+  std::stable_sort(
+      layout.layers.begin(), layout.layers.end(),
+      [](const LayerSource& a, const LayerSource& b) { return natural_less(a.name, b.name); });
+  return layout;
+}
+
+}  // namespace perch

@@ -1,0 +1,117 @@
+#include "canonical/model_config.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+
+#include "perch/layer.h"
+
+namespace perch {
+namespace {
+
+using nlohmann::json;
+
+const json* find(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// The first of `keys` that is there, as a size. Keys in the order in which tools look for them.
+template <size_t n>
+Result<std::optional<int64_t>> find_size(const json& text, const std::array<const char*, n>& keys) {
+  for (const char* key : keys) {
+    const json* value = find(text, key);
+    if (value == nullptr) continue;
+    if (!value->is_number_integer() || value->get<int64_t>() <= 0 ||
+        value->get<int64_t>() > std::numeric_limits<int32_t>::max()) {
+      return invalid_argument(
+          fmt::format("config.json: {}: got {}; want a positive integer", key, value->dump()));
+    }
+    return std::optional<int64_t>(value->get<int64_t>());
+  }
+  return std::optional<int64_t>();
+}
+
+Result<uint32_t> parse_dtype(const json& text, const json& root) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    for (const json* object : {&text, &root}) {
+      const json* value = find(*object, key);
+      if (value == nullptr || !value->is_string()) continue;
+      const std::string name = value->get<std::string>();
+      if (name == "bfloat16") return PERCH_TYPE_BF16;
+      if (name == "float16") return PERCH_TYPE_F16;
+      if (name == "float32") return PERCH_TYPE_F32;
+      return invalid_argument(
+          fmt::format("config.json: {}: got \"{}\"; want bfloat16, float16 or float32", key, name));
+    }
+  }
+  return PERCH_TYPE_BF16;
+}
+
+std::string string_of(const json& object, const char* key) {
+  const json* value = find(object, key);
+  return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_model_config(const std::string& json_text) {
+  const json root = json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded() || !root.is_object()) {
+    return invalid_argument(
+        "config.json: got text that is not a JSON object; want the model's "
+        "config as save_pretrained writes it");
+  }
+  ModelConfig config;
+  const json* nested = find(root, "text_config");
+  config.text = nested != nullptr && nested->is_object() ? *nested : root;
+  config.model_type = string_of(root, "model_type");
+  config.transformers_version = string_of(root, "transformers_version");
+  for (const json* object : {&root, static_cast<const json*>(&config.text)}) {
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      const json* value = find(*object, key);
+      if (value != nullptr && config.quantization.is_null()) config.quantization = *value;
+    }
+  }
+  PERCH_ASSIGN_OR_RETURN(config.dtype, parse_dtype(config.text, root));
+
+  constexpr std::array kHidden = {"hidden_size", "d_model"};
+  constexpr std::array kLatent = {"moe_latent_size"};
+  constexpr std::array kExperts = {"num_local_experts", "moe_num_experts", "num_experts",
+                                   "n_routed_experts"};
+  constexpr std::array kTopk = {
+      "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k", "moe_topk",
+      "experts_per_token"};
+  constexpr std::array kIntermediate = {"moe_intermediate_size", "intermediate_size"};
+  PERCH_ASSIGN_OR_RETURN(config.hidden, find_size(config.text, kHidden));
+  PERCH_ASSIGN_OR_RETURN(config.latent, find_size(config.text, kLatent));
+  PERCH_ASSIGN_OR_RETURN(config.num_experts, find_size(config.text, kExperts));
+  PERCH_ASSIGN_OR_RETURN(config.topk, find_size(config.text, kTopk));
+  PERCH_ASSIGN_OR_RETURN(config.intermediate, find_size(config.text, kIntermediate));
+  for (const char* key : {"mlp_hidden_act", "hidden_act", "hidden_activation"}) {
+    if (config.activation.empty()) config.activation = string_of(config.text, key);
+  }
+  config.activation_limit = config_real(config, "swiglu_limit");
+  return config;
+}
+
+std::optional<int64_t> config_int(const ModelConfig& config, const char* key) {
+  const json* value = find(config.text, key);
+  if (value == nullptr || !value->is_number_integer()) return std::nullopt;
+  return value->get<int64_t>();
+}
+
+std::optional<double> config_real(const ModelConfig& config, const char* key) {
+  const json* value = find(config.text, key);
+  if (value == nullptr || !value->is_number()) return std::nullopt;
+  return value->get<double>();
+}
+
+std::optional<bool> config_bool(const ModelConfig& config, const char* key) {
+  const json* value = find(config.text, key);
+  if (value == nullptr || !value->is_boolean()) return std::nullopt;
+  return value->get<bool>();
+}
+
+}  // namespace perch

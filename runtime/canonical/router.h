@@ -1,0 +1,45 @@
+// Router: how a MoE layer chooses its experts, as its model defines it.
+//
+// The configuration half of routing, read from config.json and the router's tensors. The arithmetic
+// is run/route.h.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "canonical/layout.h"
+#include "canonical/model_config.h"
+#include "canonical/model_types.h"
+#include "perch/runtime.h"
+
+namespace perch {
+
+struct RouterSource {
+  perch_route_config config{};  // bias points into `correction_bias`
+  std::vector<float> correction_bias;
+  std::vector<float> logit_bias;      // of the router's linear layer; empty when it has none
+  const RawTensor* weight = nullptr;  // [E, H of the model]
+  std::string formula;                // "softmax, renormalized": for inspect
+  bool weight_on_input = false;
+
+  const perch_route_config& abi() {
+    config.bias = correction_bias.empty() ? nullptr : correction_bias.data();
+    return config;
+  }
+};
+
+// nullopt when the model_type has no known routing or the router's tensor is absent; `note` then
+// says which.
+Result<std::optional<RouterSource>> find_router(const ModelConfig& config, const ModelTypeRow& row,
+                                                const LayerSource& layer,
+                                                const Checkpoint& checkpoint, std::string* note);
+
+// The module that holds both the experts and the router of `layer`.
+std::string router_parent(const std::string& layer);
+
+// Reads a vector of F32, F16 or BF16.
+Result<std::vector<float>> read_floats(const RawTensor& tensor);
+
+}  // namespace perch
