@@ -5,13 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <cstddef>
 #include <filesystem>
 #include <iterator>
 #include <optional>
 #include <set>
+#include <span>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "checkpoint/safetensors.h"

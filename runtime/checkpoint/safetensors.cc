@@ -83,7 +83,8 @@ class HeaderReader {
     // Only `null` may stand for absent metadata; an entry as an array is refused on purpose.
     const bool is_absent = event.kind == Kind::kNull && is_metadata();
     if (event.kind != Kind::kObjectEnd && !is_absent) {
-      return invalid_argument("the entry is not an object");
+      if (is_metadata()) return invalid_argument("not an object of strings");
+      return invalid_argument("not an object; want {\"dtype\", \"shape\", \"data_offsets\"}");
     }
     in_metadata_ = false;
     in_value_ = false;
@@ -96,7 +97,8 @@ class HeaderReader {
       return {};
     }
     if (event.kind != Kind::kString) {
-      return invalid_argument(fmt::format("{} is not a string", quoted_name(metadata_key_)));
+      return invalid_argument(
+          fmt::format("the value of {} is not a string", quoted_name(metadata_key_)));
     }
     if (metadata_ != nullptr) metadata_->emplace(metadata_key_, std::move(*event.text));
     return {};
@@ -217,7 +219,7 @@ Result<uint64_t> shape_bytes(const Entry& entry) {
   };
   if (overflow) {
     return tensor_error(entry.name, "ValidationOverflow",
-                        describe() + "; want a size in bits below 2^64");
+                        describe() + "; want dims, product without zeros and bits to fit 64 bits");
   }
   if (bits % 8 != 0) {
     return tensor_error(entry.name, "MisalignedSlice",

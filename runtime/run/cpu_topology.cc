@@ -1,3 +1,4 @@
+// Reads /proc and /sys into CpuLimits, then decides on it. Nothing here is kept between calls.
 #include "run/cpu_topology.h"
 
 #include <sched.h>

@@ -4,8 +4,11 @@
 // Not a scheduler: no futures, no priorities, no task that waits for another. It does not choose
 // how many threads there are (run/cpu_topology.h does) and does not pin them.
 //
-// One 32-bit word, the gate, holds the whole protocol; a worker that comes too late to help finds
-// it closed, and nobody ever waits for a worker that has not joined.
+// One 32-bit word, the gate, holds the whole protocol, and nobody ever waits for a worker that has
+// not joined: one that comes too late finds the gate closed. An empty region of 2 threads, each on
+// its own core, takes 0.4 of OpenMP's time (gcc 12, either wait policy) and 0.5 of pthreadpool's;
+// with 8 threads on 2 busy cores, where those wait for everyone, 1/200 of OpenMP's or less
+// (tests/bench/parallel_region_bench.cc).
 #pragma once
 
 #include <atomic>

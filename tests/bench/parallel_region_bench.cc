@@ -91,10 +91,10 @@ struct Region {
   int64_t idle_us;  // between regions, not timed
 };
 // `empty` is the cost of asking, `split` of having the other threads take their share, `many` of
-// handing out small tasks, `asleep` of the first region after a pause.
+// handing out small tasks, `pause` and `asleep` of the first region after 0.2 and 5 ms.
 constexpr Region kRegions[] = {
-    {"empty", 1, 0, 0},          {"split_2us", 1, 2000, 0},       {"split_20us", 1, 20000, 0},
-    {"many_100ns", 500, 100, 0}, {"asleep_20us", 1, 20000, 2000},
+    {"empty", 1, 0, 0},          {"split_2us", 1, 2000, 0},     {"split_20us", 1, 20000, 0},
+    {"many_100ns", 500, 100, 0}, {"pause_20us", 1, 20000, 200}, {"asleep_20us", 1, 20000, 5000},
 };
 
 void run_region(benchmark::State& state, const Library& library, const Region& region,

@@ -64,9 +64,9 @@ std::vector<Shape> shapes() {
 }
 
 INSTANTIATE_TEST_SUITE_P(ThreadPool, EachIndexOnce, testing::ValuesIn(shapes()),
-                         [](const testing::TestParamInfo<Shape>& info) {
-                           return "t" + std::to_string(info.param.threads) + "_n" +
-                                  std::to_string(info.param.n);
+                         [](const testing::TestParamInfo<Shape>& shape) {
+                           return "t" + std::to_string(shape.param.threads) + "_n" +
+                                  std::to_string(shape.param.n);
                          });
 
 // Fails the test if two tasks with one tid are ever inside at once.
@@ -176,6 +176,7 @@ TEST(ThreadPool, FourCallersAtOnce) {
           run(pool, n, [&](int64_t index, int32_t tid) {
             guard.enter(tid);
             ++runs[static_cast<size_t>(index)];
+            std::this_thread::yield();  // lets another caller in, were there a way
             guard.leave(tid);
           });
           if (runs != std::vector<int>(static_cast<size_t>(n), 1)) wrong.fetch_add(1);

@@ -1,0 +1,112 @@
+#include "prepare/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace perch {
+
+Status backend_status(const std::string& backend, const char* call, perch_status status,
+                      const perch_error& error) {
+  if (status == PERCH_OK) return {};
+  const std::string text(error.message, strnlen(error.message, sizeof(error.message)));
+  // A code that this runtime does not know is a fault of the other side.
+  const perch_status known = status > 0 && status <= PERCH_E_PERMISSION ? status : PERCH_E_INTERNAL;
+  return {known, fmt::format("backend {}: {}: {}", backend, call,
+                             text.empty() ? fmt::format("failed with code {}", status) : text)};
+}
+
+Result<std::unique_ptr<Preparation>> Preparation::begin(const Candidate& candidate,
+                                                        const LayerConfig& config,
+                                                        const perch_stream& stream) {
+  std::unique_ptr<Preparation> preparation(new Preparation(candidate, config));
+  perch_error error = PERCH_ERROR_INIT;
+  const perch_status status =
+      candidate.api->prepare_begin(candidate.instance, &preparation->config_.abi(),
+                                   candidate.variant, &stream, &preparation->builder_, &error);
+  PERCH_RETURN_IF_ERROR(backend_status(candidate.backend, "prepare_begin", status, error));
+  if (preparation->builder_ == nullptr) {
+    return Status(PERCH_E_CONTRACT, fmt::format("backend {}: prepare_begin: said OK and gave no "
+                                                "builder",
+                                                candidate.backend));
+  }
+  preparation->have_.assign(config.is_moe() ? config.moe().num_experts : 1, false);
+  return preparation;
+}
+
+Preparation::~Preparation() {
+  if (builder_ != nullptr) candidate_.api->prepare_abort(builder_);
+}
+
+Status Preparation::put(int32_t expert, const ExpertTensors& tensors) {
+  const bool moe = config_.is_moe();
+  const auto index = static_cast<size_t>(moe ? expert : 0);
+  if (moe ? (expert < 0 || index >= have_.size()) : expert != -1) {
+    return invalid_argument(
+        fmt::format("layer '{}': expert: got {}; want {}", config_.name(), expert,
+                    moe ? fmt::format("0 to {}", have_.size() - 1) : std::string("-1 (linear)")));
+  }
+  if (have_[index]) {
+    return invalid_argument(
+        fmt::format("layer '{}': expert {}: got it twice; want it once", config_.name(), expert));
+  }
+  perch_error error = PERCH_ERROR_INIT;
+  const perch_status status =
+      candidate_.api->prepare_put(builder_, expert, tensors.data(), tensors.size(), &error);
+  PERCH_RETURN_IF_ERROR(
+      backend_status(candidate_.backend, "prepare_put", status, error)
+          .with_context(fmt::format("layer '{}', expert {}", config_.name(), expert)));
+  have_[index] = true;
+  return {};
+}
+
+Result<Prepared> Preparation::end() {
+  const auto missing = std::find(have_.begin(), have_.end(), false);
+  if (missing != have_.end()) {
+    return invalid_argument(fmt::format("layer '{}': expert {}: missing; want each of {}",
+                                        config_.name(), missing - have_.begin(), have_.size()));
+  }
+  perch_error error = PERCH_ERROR_INIT;
+  perch_prepared* handle = nullptr;
+  const perch_status status = candidate_.api->prepare_end(builder_, &handle, &error);
+  PERCH_RETURN_IF_ERROR(backend_status(candidate_.backend, "prepare_end", status, error)
+                            .with_context(fmt::format("layer '{}'", config_.name())));
+  builder_ = nullptr;
+  if (handle == nullptr) {
+    return Status(
+        PERCH_E_CONTRACT,
+        fmt::format("backend {}: prepare_end: said OK and gave no weights", candidate_.backend));
+  }
+  return Prepared(candidate_.api, handle);
+}
+
+Result<Prepared> prepare_layer(const CanonicalLayer& layer, const Selection& selection,
+                               const Candidate& candidate, const perch_stream& stream) {
+  PERCH_ASSIGN_OR_RETURN(const std::unique_ptr<Preparation> preparation,
+                         Preparation::begin(candidate, selection.config, stream));
+  const bool moe = layer.config.is_moe();
+  const int64_t first = moe ? 0 : -1;
+  const int64_t end = moe ? layer.experts.size() : 0;
+  for (int64_t expert = first; expert < end; ++expert) {
+    PERCH_ASSIGN_OR_RETURN(const std::vector<CanonicalTensor> tensors, read_expert(layer, expert));
+    ExpertTensors ready;
+    add_canonical(tensors, &ready);
+    PERCH_RETURN_IF_ERROR(preparation->put(static_cast<int32_t>(expert), ready));
+  }
+  return preparation->end();
+}
+
+Status update_expert(const Prepared& prepared, const Candidate& candidate, int32_t expert,
+                     const ExpertTensors& tensors) {
+  const perch_backend_api& api = prepared.api();
+  if (!PERCH_HAS_FIELD(&api, perch_backend_api, update) || api.update == nullptr) {
+    return unsupported(
+        fmt::format("backend {}: update: weights cannot be replaced in place", candidate.backend));
+  }
+  perch_error error = PERCH_ERROR_INIT;
+  const perch_status status =
+      api.update(prepared.handle(), expert, tensors.data(), tensors.size(), &error);
+  return backend_status(candidate.backend, "update", status, error);
+}
+
+}  // namespace perch
