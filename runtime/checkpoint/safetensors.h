@@ -34,9 +34,8 @@ inline constexpr int64_t kSafetensorsHeaderBytesMax = 100'000'000;
 //
 //   case                                        here                          because
 //   a tensor name twice, same entry             InvalidHeaderDeserialization  the format forbids it
-//   a tensor name twice, other entry, also      InvalidHeaderDeserialization  (there InvalidOffset,
-//     through escapes ("a" and "\u0061")                                      from the hole it
-//     leaves)
+//   a tensor name twice, other entry, also      InvalidHeaderDeserialization  likewise (there it is
+//     through escapes ("a" and "\u0061")                                      InvalidOffset)
 //   a __metadata__ key twice                    InvalidHeaderDeserialization  which one counts?
 //   a key twice in or below an unknown field    InvalidHeaderDeserialization  same rule everywhere
 //   an entry as an array ["U8",[1],[0,1]]       InvalidHeaderDeserialization  an artefact of serde,

@@ -102,6 +102,10 @@ Status read_defaults(const YamlValue& value, SelectDefaults& d) {
 Status read_rules(const YamlValue& value, std::vector<Rule>& rules) {
   PERCH_ASSIGN_OR_RETURN(const std::vector<YamlValue> items,
                          read_entries(value, Kind::kList, "a list of rules"));
+  if (items.size() > kRulesMax) {
+    return wrong_value(value, fmt::format("{} rules", items.size()),
+                       fmt::format("at most {}", kRulesMax));
+  }
   for (const YamlValue& item : items) {
     PERCH_ASSIGN_OR_RETURN(Rule rule, read_rule(item));
     rules.push_back(std::move(rule));
@@ -182,6 +186,10 @@ Result<Config> load_config(const std::string& path) {
   std::string text(kYamlBytesMax + 1, '\0');  // one more, so that too large a file is seen as such
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()) != 0) return cannot_read();
+  if (text.size() > kYamlBytesMax) {
+    return invalid_argument(
+        fmt::format("{}: size: got more than {} bytes; want at most that", path, kYamlBytesMax));
+  }
   return parse_config(text, path);
 }
 

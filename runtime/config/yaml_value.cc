@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "config/caps.h"
+#include "config/limits.h"
 #include "config/nearest.h"
 #include "config/text.h"
 
@@ -136,6 +137,10 @@ Result<std::string> read_text(const YamlValue& value, const std::string& want) {
     return wrong_type(value, want + " (quote it if you mean the text " + quoted(node.text) + ")");
   }
   if (node.text.empty()) return wrong_type(value, want);
+  if (node.text.size() > kTextBytesMax) {
+    return wrong_value(value, fmt::format("{} bytes", node.text.size()),
+                       fmt::format("at most {}", kTextBytesMax));
+  }
   return node.text;
 }
 

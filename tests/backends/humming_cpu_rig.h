@@ -75,7 +75,8 @@ class Library {
     const char* path = PERCH_BUILD_DIR "/lib/perch/backends/libperch_humming_cpu.so";
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
-    const auto entry = reinterpret_cast<perch_backend_entry_fn>(dlsym(library, PERCH_BACKEND_ENTRY));
+    const auto entry =
+        reinterpret_cast<perch_backend_entry_fn>(dlsym(library, PERCH_BACKEND_ENTRY));
     if (entry(host, &api_, nullptr) != PERCH_OK) throw std::runtime_error("entry");
     host_ = host;
   }
@@ -134,14 +135,14 @@ struct Input {
 
 class Prepared {
  public:
-  Prepared(const Library& library, const LayerConfig& config,
-           const std::vector<TensorMap>& experts, uint32_t variant)
+  Prepared(const Library& library, const LayerConfig& config, const std::vector<TensorMap>& experts,
+           uint32_t variant)
       : api_(library.api()), config_(config) {
     perch_builder* builder = nullptr;
     perch_error error = PERCH_ERROR_INIT;
     const perch_stream stream{{kDLCPU, 0}, nullptr, 0, 0};
-    perch_status status = api_.prepare_begin(library.backend(), &config.abi(), variant, &stream,
-                                             &builder, &error);
+    perch_status status =
+        api_.prepare_begin(library.backend(), &config.abi(), variant, &stream, &builder, &error);
     for (size_t e = 0; e < experts.size() && status == PERCH_OK; ++e) {
       const auto named = BackendHarness::name_tensors(experts[e]);
       status = api_.prepare_put(builder, config.is_moe() ? static_cast<int32_t>(e) : -1,
@@ -157,8 +158,8 @@ class Prepared {
   perch_status update(int32_t expert, const TensorMap& tensors, std::string* message) {
     perch_error error = PERCH_ERROR_INIT;
     const auto named = BackendHarness::name_tensors(tensors);
-    const perch_status status = api_.update(prepared_, expert, named.data(),
-                                            static_cast<uint32_t>(named.size()), &error);
+    const perch_status status =
+        api_.update(prepared_, expert, named.data(), static_cast<uint32_t>(named.size()), &error);
     *message = error.message;
     return status;
   }
@@ -368,8 +369,8 @@ inline Bounded NaiveLayer::activate(const Bounded& h) const {
   Bounded a;
   for (size_t i = 0; i < static_cast<size_t>(moe.intermediate); ++i) {
     const double f = naive_gate(moe, h.value[i]);
-    const bool square = moe.activation == PERCH_ACTIVATION_RELU2 ||
-                        moe.activation == PERCH_ACTIVATION_RELU2_NO_MUL;
+    const bool square =
+        moe.activation == PERCH_ACTIVATION_RELU2 || moe.activation == PERCH_ACTIVATION_RELU2_NO_MUL;
     const double slope = square ? 2 * std::fabs(h.value[i]) + h.error[i] : 1.2;
     const double f_error = slope * h.error[i] + 8 * 0x1p-24 * (std::fabs(f) + 1e-30);
     if (!gated) {

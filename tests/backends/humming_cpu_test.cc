@@ -1,96 +1,15 @@
 // humming-cpu against the naive computation, at every ISA level and in both variants.
-#include "humming_cpu_rig.h"
+#include "humming_cpu_problems.h"
 
 namespace perch::test::humming {
 namespace {
 
-struct Problem {
-  LayerConfig config;
-  std::vector<TensorMap> experts;
-};
-
-perch_quant bf16_weight(bool bias) {
-  perch_quant quant = make_quant(PERCH_TYPE_BF16);
-  if (bias) quant.flags |= PERCH_QUANT_HAS_BIAS;
-  return quant;
-}
-
-perch_quant int4_weight(uint32_t group, uint32_t scale_dtype, bool zero, bool bias) {
-  perch_quant quant = make_quant(PERCH_TYPE_INT4);
-  quant.scale_kind = group == 0 ? PERCH_SCALE_CHANNEL : PERCH_SCALE_GROUP;
-  quant.group_k = group;
-  quant.scale_dtype = scale_dtype;
-  if (zero) quant.zero_kind = PERCH_ZERO_INT;
-  if (bias) quant.flags |= PERCH_QUANT_HAS_BIAS;
-  return quant;
-}
-
-struct MoeSize {
-  uint32_t experts, topk;
-  int64_t hidden, intermediate;
-};
-
-Problem moe_problem(MoeSize size, uint32_t activation, const perch_quant& w13,
-                    const perch_quant& w2, uint32_t seed) {
-  Problem problem{LayerConfig::make_moe("moe", w13, w2), {}};
-  perch_moe_config& moe = problem.config.moe();
-  moe.num_experts = moe.num_experts_global = size.experts;
-  moe.topk = size.topk;
-  moe.hidden = size.hidden;
-  moe.intermediate = size.intermediate;
-  moe.activation = activation;
-  if (activation == PERCH_ACTIVATION_SWIGLUOAI) {
-    moe.flags = PERCH_MOE_HAS_ALPHA | PERCH_MOE_HAS_BETA | PERCH_MOE_HAS_LIMIT;
-    moe.act_alpha = 1.702f;
-    moe.act_beta = 1.0f;
-    moe.act_limit = 1.5f;
-  }
-  if (activation == PERCH_ACTIVATION_SWIGLUSTEP) {
-    moe.flags = PERCH_MOE_HAS_LIMIT;
-    moe.act_limit = 0.7f;
-  }
-  if (activation == PERCH_ACTIVATION_SITU) {
-    moe.flags = PERCH_MOE_HAS_BETA | (seed % 2 == 0 ? PERCH_MOE_HAS_ALPHA : 0u);
-    moe.act_alpha = seed % 2 == 0 ? 1.25f : 0.0f;
-    moe.act_beta = 2.0f;
-  }
-  problem.config.layer().max_tokens = 4096;
-  for (uint32_t e = 0; e < size.experts; ++e) {
-    problem.experts.push_back(random_tensors(problem.config, seed * 100 + e));
-  }
-  return problem;
-}
-
-Problem linear_problem(int64_t n, int64_t k, const perch_quant& weight, uint32_t seed) {
-  Problem problem{LayerConfig::make_linear("linear", n, k, weight), {}};
-  problem.config.layer().max_tokens = 4096;
-  problem.experts.push_back(random_tensors(problem.config, seed));
-  return problem;
-}
-
-Input random_input(const LayerConfig& config, int64_t tokens, uint32_t seed) {
-  std::mt19937 rng(seed);
-  Input input;
-  input.x = random_floats(config.abi().in_dtype, {tokens, config.columns(0)}, -1, 1, rng);
-  if (!config.is_moe()) return input;
-  const int64_t topk = config.moe().topk;
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < tokens * topk; ++i) {
-    const int32_t id = static_cast<int32_t>(rng() % config.moe().num_experts);
-    ids.push_back(rng() % 8 == 0 ? -1 : id);
-  }
-  input.ids = i32({tokens, topk}, ids);
-  input.weights = random_floats(PERCH_TYPE_F32, {tokens, topk}, -1, 1, rng);
-  return input;
-}
-
 // One row of y with its bound, out_dtype's rounding included.
 Bounded naive_row(const LayerConfig& config, const NaiveLayer& layer, const Input& input,
-                  int64_t row) {
+                  const std::vector<float>& inputs, int64_t row) {
   const auto width = static_cast<size_t>(config.columns(0));
-  const std::vector<float> all = to_floats(input.x);
-  std::vector<double> x(all.begin() + row * config.columns(0),
-                        all.begin() + (row + 1) * config.columns(0));
+  std::vector<double> x(inputs.begin() + row * config.columns(0),
+                        inputs.begin() + (row + 1) * config.columns(0));
   if (!config.is_moe()) return layer.expert(0, x);
   const auto topk = static_cast<size_t>(config.moe().topk);
   const bool on_input = (config.moe().flags & PERCH_MOE_ROUTER_WEIGHT_ON_INPUT) != 0;
@@ -126,10 +45,11 @@ void expect_near(const Problem& problem, const Input& input, const std::vector<u
                           {static_cast<int64_t>(bytes.size()) * 8 / dl_float_dtype(out).bits});
   y.bytes = bytes;
   const std::vector<float> got = to_floats(y);
+  const std::vector<float> inputs = to_floats(input.x);
   const double unit = out == PERCH_TYPE_F32 ? 0x1p-24 : out == PERCH_TYPE_F16 ? 0x1p-11 : 0x1p-8;
   size_t at = 0;
   for (int64_t row = 0; row < input.x.shape[0]; ++row) {
-    const Bounded want = naive_row(problem.config, layer, input, row);
+    const Bounded want = naive_row(problem.config, layer, input, inputs, row);
     for (size_t i = 0; i < want.value.size(); ++i, ++at) {
       const double bound = want.error[i] + 1.01 * unit * std::fabs(want.value[i]) + 1e-30;
       const double difference = std::fabs(static_cast<double>(got[at]) - want.value[i]);
@@ -213,7 +133,7 @@ TEST(HummingCpuLinear, Int4BlockAndTensorScales) {
 }
 
 TEST(HummingCpuLinear, ManyRowsCrossChunksAndTasks) {
-  check(linear_problem(33, 20, bf16_weight(true), 4), {63, 64, 65, 1023, 1024, 1025, 1028});
+  check(linear_problem(33, 20, bf16_weight(true), 4), {64, 65, 1024, 1025, 1028});
 }
 
 TEST(HummingCpuMoe, Bf16Shapes) {

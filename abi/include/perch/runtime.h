@@ -225,6 +225,9 @@ PERCH_EXPORT uint32_t PERCH_CALL perch_model_num_layers(perch_model* model);
 /* Lives as long as the model; NULL for an index out of range. */
 PERCH_EXPORT const perch_layer_config* PERCH_CALL perch_model_layer_config(perch_model* model,
                                                                            uint32_t index);
+/* [num_experts_global], the expert_map to pass to execute under expert parallelism; NULL without.
+ * Lives as long as the model. */
+PERCH_EXPORT const int32_t* PERCH_CALL perch_model_expert_map(perch_model* model, uint32_t index);
 /* perch_select with everything the model knows (its model_type, its layer's name and format). */
 PERCH_EXPORT perch_status PERCH_CALL perch_model_explain(perch_model* model, uint32_t index,
                                                          char* json, uint64_t capacity,

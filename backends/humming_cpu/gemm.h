@@ -1,0 +1,66 @@
+// gemm.h - one GEMM of one expert, seen as tiles of 4 rows and 4 panels.
+#pragma once
+
+#include "kernels.h"
+#include "plan.h"
+
+namespace humming_cpu {
+
+// Panels per task: a task reads one to some hundred KiB of weights, enough to hide its start.
+inline constexpr int64_t kTaskPanels = kPanelsMax;
+
+inline int64_t task_blocks(const MatrixPlan& matrix) {
+  return (matrix.panels + kTaskPanels - 1) / kTaskPanels;
+}
+
+// The weights of one task: a block of panels and a piece of K.
+struct GemmBlock {
+  const MatrixPlan& matrix;
+  GemmKernel kernel;
+  GemmTile tile;
+  int64_t panel;    // the first
+  int64_t columns;  // of all its panels
+
+  // `expert` is the expert's part of the arena; piece -1 is all of K.
+  GemmBlock(const LayerPlan& plan, int32_t index, const uint8_t* expert, int64_t block,
+            int32_t piece)
+      : matrix(plan.matrix[index]),
+        kernel(find_kernel(matrix.weight, plan.isa)->gemm),
+        tile{},
+        panel(block * kTaskPanels) {
+    const int64_t left = matrix.panels - panel;
+    tile.num_panels = static_cast<int32_t>(left < kTaskPanels ? left : kTaskPanels);
+    columns = tile.num_panels * kPanel;
+    tile.panels = expert + matrix.weights_at + panel * matrix.panel_bytes;
+    tile.panel_bytes = matrix.panel_bytes;
+    tile.group_bytes = matrix.group_bytes;
+    tile.group_k = matrix.group_k;
+    tile.k_end = matrix.k_end;
+    tile.group_begin = piece < 0 ? 0 : matrix.piece_begin(piece);
+    tile.group_end = piece < 0 ? matrix.groups : matrix.piece_begin(piece + 1);
+    tile.scale = matrix.scale;
+  }
+
+  // Runs rows [begin, end), four at a time: x(row) gives an input row, out(row) where its columns
+  // go, done(row) is told when they are there.
+  template <class X, class Out, class Done>
+  void run(int64_t begin, int64_t end, const X& x, const Out& out, const Done& done) {
+    for (int64_t row = begin; row < end; row += kRowsMax) {
+      tile.num_rows = static_cast<int32_t>(end - row < kRowsMax ? end - row : kRowsMax);
+      for (int32_t r = 0; r < tile.num_rows; ++r) {
+        tile.x[r] = x(row + r);
+        tile.out[r] = out(row + r);
+      }
+      kernel(tile);
+      for (int32_t r = 0; r < tile.num_rows; ++r) done(row + r);
+    }
+  }
+};
+
+// The biases of a matrix in panel order, from a panel on; null without.
+inline const float* bias_of(const MatrixPlan& matrix, const uint8_t* expert, int64_t panel) {
+  if (!matrix.has_bias) return nullptr;
+  return reinterpret_cast<const float*>(expert + matrix.bias_at) + panel * kPanel;
+}
+
+}  // namespace humming_cpu
