@@ -21,24 +21,31 @@ class Reasons {
   explicit Reasons(perch_support* support) : support_(support) {}
   __attribute__((format(printf, 4, 5))) void add(int32_t code, const char* field,
                                                  const char* format, ...) {
-    char text[sizeof(perch_reason::text)];
     va_list values;
     va_start(values, format);
-    std::vsnprintf(text, sizeof(text), format, values);
+    add_list(code, field, format, values);
     va_end(values);
-    // A string of unknown length: the copy that add_reason makes cannot be cut, but GCC warns.
-    perch_guard::add_reason(support_, code, field, std::string(text).c_str());
   }
-  // A field of a quantization: "moe.w13" + ".group_k".
-  template <class... Values>
-  void add_in(int32_t code, const char* prefix, const char* name, const char* format,
-              Values... values) {
-    char field[56];
+  // A field of a part: "moe.w13" and "group_k" make "moe.w13.group_k".
+  __attribute__((format(printf, 5, 6))) void add_in(int32_t code, const char* prefix,
+                                                    const char* name, const char* format, ...) {
+    char field[sizeof(perch_reason::field)];
     std::snprintf(field, sizeof(field), "%s.%s", prefix, name);
-    add(code, field, format, values...);
+    va_list values;
+    va_start(values, format);
+    add_list(code, field, format, values);
+    va_end(values);
   }
 
  private:
+  __attribute__((format(printf, 4, 0))) void add_list(int32_t code, const char* field,
+                                                      const char* format, va_list values) {
+    char text[sizeof(perch_reason::text)];
+    std::vsnprintf(text, sizeof(text), format, values);
+    // A string of unknown length: the copy that add_reason makes cannot be cut, but GCC warns.
+    perch_guard::add_reason(support_, code, field, std::string(text).c_str());
+  }
+
   perch_support* support_;
 };
 

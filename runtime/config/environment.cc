@@ -27,12 +27,12 @@ struct Incoming {
 };
 
 Status wrong(const Incoming& in, const std::string& want) {
-  return invalid_argument(fmt::format("{}: got {}; want {}", in.origin, quoted(in.value), want));
+  return invalid_argument(fmt::format("{}: got {}; want {}", in.origin, quote(in.value), want));
 }
 
 Status unknown_variable(std::string_view name) {
   return invalid_argument(fmt::format("env {}: got an unknown variable; want {}{}",
-                                      quoted(name).substr(1, quoted(name).size() - 2),
+                                      quote(name).substr(1, quote(name).size() - 2),
                                       one_of(kVariables), did_you_mean(name, kVariables)));
 }
 
@@ -52,7 +52,7 @@ void replace(Config& config, std::string_view name, Setting<T>& setting, T value
              const Incoming& in) {
   if (setting.origin.where != Origin().where) {
     config.overridden.push_back(fmt::format("{}: {} from {} takes the place of {}", name,
-                                            quoted(in.value), in.origin, setting.origin.where));
+                                            quote(in.value), in.origin, setting.origin.where));
   }
   setting = {std::move(value), {in.origin}};
 }
@@ -155,7 +155,7 @@ Status apply_option(Config& config, std::string_view setting, std::string_view v
   if (setting == "threads") return set_threads(config, in);
   if (setting == "validate") return set_validate(config, in);
   if (setting == "backend") return set_use(config, in);
-  return internal_error(fmt::format("apply_option: no setting {}", quoted(setting)));
+  return internal_error(fmt::format("apply_option: no setting {}", quote(setting)));
 }
 
 }  // namespace perch

@@ -44,7 +44,7 @@ std::optional<size_t> find_non_text(std::string_view text) {
   return std::nullopt;
 }
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
   std::string shown = "\"";
   size_t at = 0;
   while (at < text.size() && at < kShownBytes) {

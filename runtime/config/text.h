@@ -16,7 +16,7 @@ std::optional<size_t> find_non_text(std::string_view text);
 
 // `text` in double quotes, fit for a message of one line: long text is cut after about 60 bytes,
 // control characters and bytes that are not UTF-8 become '?'.
-std::string quoted(std::string_view text);
+std::string quote(std::string_view text);
 
 // "a", "a or b", "a, b or c".
 std::string one_of(std::span<const std::string_view> names);

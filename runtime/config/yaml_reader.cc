@@ -68,7 +68,7 @@ Status read_backend_options(const YamlValue& value, BackendsConfig& backends) {
                          read_entries(value, Kind::kMap, "a map of backend ids"));
   for (const YamlValue& entry : entries) {
     const std::string id(entry_name(value, entry));
-    if (!is_backend_id(id)) return wrong_value(entry, "the key " + quoted(id), "a backend's id");
+    if (!is_backend_id(id)) return wrong_value(entry, "the key " + quote(id), "a backend's id");
     PERCH_RETURN_IF_ERROR(assign(entry, backends.options[id], read_options(entry)));
   }
   return {};
@@ -145,7 +145,10 @@ Status check_version(const YamlValue& top) {
     if (child.key != "version") continue;
     const YamlNode& version = *child.node;
     if (version.kind == Kind::kScalar && !version.quoted && version.text == "1") return {};
-    return wrong_type({top.file, &version, version.line, version.column, "version"}, want);
+    const bool at_key = version.kind == Kind::kNull;
+    return wrong_type({top.file, &version, at_key ? child.line : version.line,
+                       at_key ? child.column : version.column, "version"},
+                      want);
   }
   return wrong_value(top, "no key `version`", want);
 }

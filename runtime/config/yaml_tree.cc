@@ -127,13 +127,13 @@ class TreeBuilder : public YAML::EventHandler {
 
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
     if (tag.empty() || tag == "?" || tag == "!") return;
-    refuse(mark, "got the tag " + quoted(tag) + "; want no tags (quote a value to make it text)");
+    refuse(mark, "got the tag " + quote(tag) + "; want no tags (quote a value to make it text)");
   }
 
   void refuse_control_characters(const YAML::Mark& mark, const std::string& value) const {
     const auto bad = find_non_text(value);
     if (!bad && value.find_first_of("\t\n\r") == std::string::npos) return;
-    refuse(mark, "got " + quoted(value) + "; want one line of text without control characters");
+    refuse(mark, "got " + quote(value) + "; want one line of text without control characters");
   }
 
   void begin_entry(const YAML::Mark& mark, const std::string& key, bool plain) {

@@ -54,7 +54,7 @@ std::string got(const YamlNode& node) {
   if (node.kind == Kind::kList) return "a list";
   if (node.kind == Kind::kMap) return "a map";
   const Look look = look_of(node);
-  const std::string text = quoted(node.text);
+  const std::string text = quote(node.text);
   const std::string shown = text.substr(1, text.size() - 2);
   if (look == Look::kBoolean) return shown + ", which YAML may read as a boolean";
   return look == Look::kNumber ? "the number " + shown : text;
@@ -67,6 +67,7 @@ YamlValue child_of(const YamlValue& parent, const YamlNode::Child& child, size_t
     return value;
   }
   value.key += (parent.key.empty() ? "" : ".") + child.key;
+  if (child.node->kind == Kind::kNull) return value;  // nothing stands nowhere: the key's place
   value.line = child.node->line;
   value.column = child.node->column;
   return value;
@@ -74,7 +75,7 @@ YamlValue child_of(const YamlValue& parent, const YamlNode::Child& child, size_t
 
 Status unknown_key(const YamlValue& map, const YamlNode::Child& child,
                    const std::vector<std::string_view>& known) {
-  const std::string name = quoted(child.key);
+  const std::string name = quote(child.key);
   const std::string shown = name.substr(1, name.size() - 2);
   return invalid_argument(fmt::format(
       "{}: {}{}: got an unknown key; want {}{}", position(*map.file, child.line, child.column),
@@ -134,7 +135,7 @@ Result<std::string> read_text(const YamlValue& value, const std::string& want) {
   const YamlNode& node = *value.node;
   if (node.kind != Kind::kScalar) return wrong_type(value, want);
   if (look_of(node) != Look::kText) {
-    return wrong_type(value, want + " (quote it if you mean the text " + quoted(node.text) + ")");
+    return wrong_type(value, want + " (quote it if you mean the text " + quote(node.text) + ")");
   }
   if (node.text.empty()) return wrong_type(value, want);
   if (node.text.size() > kTextBytesMax) {
@@ -180,7 +181,7 @@ Result<perch_caps> read_caps(const YamlValue& value) {
     PERCH_ASSIGN_OR_RETURN(const std::string name, read_text(item, one_of(cap_names())));
     const auto cap = cap_from_name(name);
     if (!cap) return wrong_type(item, one_of(cap_names()) + did_you_mean(name, cap_names()));
-    if ((caps & *cap) != 0) return wrong_value(item, quoted(name) + " a second time", "it once");
+    if ((caps & *cap) != 0) return wrong_value(item, quote(name) + " a second time", "it once");
     caps |= *cap;
   }
   return caps;
@@ -208,7 +209,7 @@ Result<std::vector<std::string>> read_ids(const YamlValue& value) {
   for (const YamlValue& item : items) {
     PERCH_ASSIGN_OR_RETURN(std::string id, read_text(item, want));
     if (!is_backend_id(id)) return wrong_type(item, want);
-    if (!seen.insert(id).second) return wrong_value(item, quoted(id) + " a second time", "it once");
+    if (!seen.insert(id).second) return wrong_value(item, quote(id) + " a second time", "it once");
     ids.push_back(std::move(id));
   }
   return ids;

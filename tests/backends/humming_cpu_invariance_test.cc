@@ -170,8 +170,9 @@ TEST(HummingCpuInvariance, ConcurrentCallsAgree) {
     std::vector<std::thread> callers;
     std::atomic<int> wrong{0};
     for (int i = 0; i < 4; ++i) {
-      callers.emplace_back([&] {
-        for (int repeat = 0; repeat < 20; ++repeat) wrong += prepared.run(input) != want;
+      // A copy each: the view that a Tensor lends is its own.
+      callers.emplace_back([&, own = input] {
+        for (int repeat = 0; repeat < 20; ++repeat) wrong += prepared.run(own) != want;
       });
     }
     for (std::thread& caller : callers) caller.join();

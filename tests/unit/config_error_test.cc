@@ -44,7 +44,7 @@ const std::vector<Wrong> kWrongVersions = {
     {"other", "a: 1\nversion: 2\n",
      std::string("p.yaml:2:10: version: got the number 2; ") + kVersion},
     {"text", "version: \"1\"\n", std::string("p.yaml:1:10: version: got \"1\"; ") + kVersion},
-    {"null", "version:\n", std::string("p.yaml:1:1: version: got nothing; ") + kVersion},
+    {"null", "# a\nversion:\n", std::string("p.yaml:2:1: version: got nothing; ") + kVersion},
     {"list", "- 1\n",
      "p.yaml:1:1: got a list; want a map that holds `version: 1`, the only version there is"},
 };
@@ -70,7 +70,7 @@ const std::vector<Wrong> kWrongKeys = {
     {"twice", "version: 1\nthreads: 3\nthreads: 3\n",
      "p.yaml:3:1: threads: got the key a second time (first on line 2); want it once"},
     {"twice_nested", rule("      options: {a: 1, b: 2, \"a\": 3}\n"),
-     "p.yaml:5:30: select.rules[0].options.a: got the key a second time (first on line 5); "
+     "p.yaml:5:29: select.rules[0].options.a: got the key a second time (first on line 5); "
      "want it once"},
     {"merge", "version: 1\nlog:\n  <<: {level: info}\n",
      "p.yaml:3:3: log: got the merge key <<; want each key written out"},
@@ -217,7 +217,7 @@ std::vector<Hostile> hostile_files() {
       {"alias_of_nothing", v + "log: *a\n", "p.yaml:2:6: not valid YAML"},
       {"alias_in_itself", v + "x: &a [*a]\n", "p.yaml:2:8: x[0]: got an alias inside its own"},
       {"aliases_of_aliases", bomb, "expand to more than 64 MiB"},
-      {"long_name", v + "select: {rules: [{match: {name: " + repeated("*a", 3000) + "}}]}\n",
+      {"long_name", v + "select: {rules: [{match: {name: '" + repeated("*a", 3000) + "'}}]}\n",
        "p.yaml:2:33: select.rules[0].match.name: got 6000 bytes; want at most 4096"},
       {"many_rules", v + "select:\n  rules:\n" + repeated("  - match: {}\n", 1001),
        "p.yaml:4:3: select.rules: got 1001 rules; want at most 1000"},

@@ -1,0 +1,48 @@
+// perch: load MoE and quantized-linear layers, choose a backend for each, run and check them.
+#include <iostream>
+
+#include "command.h"
+
+namespace {
+
+using namespace perch_command;
+
+// The exit code of a failed library call: 3 where no backend fits, else 2.
+int exit_code_of(const Error& error) {
+  const bool none_fits = error.code() == PERCH_E_UNSUPPORTED &&
+                         std::string(error.what()).find("no backend fits") != std::string::npos;
+  return none_fits ? kExitNoBackend : kExitBadInput;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"perch: kernel backends for MoE and quantized linear layers, chosen by what each "
+               "promises"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "perch " PERCH_VERSION);
+  CommonOptions common;
+  Handler handler;
+  for (const auto& add : {register_list, register_inspect, register_explain, register_run,
+                          register_route, register_synth}) {
+    add(&app, &common, &handler);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? kExitFine : kExitBadInput;
+  }
+  try {
+    return handler();
+  } catch (const Error& error) {
+    std::cerr << "perch: " << error.what() << "\n";
+    return exit_code_of(error);
+  } catch (const Failure& failure) {
+    std::cerr << "perch: " << failure.what() << "\n";
+    return failure.code;
+  } catch (const std::exception& error) {
+    std::cerr << "perch: " << error.what() << "\n";
+    return kExitBadInput;
+  }
+}
