@@ -97,18 +97,18 @@ perch_host::Model open_model(const perch_host::Runtime& runtime, const ModelOpti
   return perch_host::open_model(runtime, options.model, &opts);
 }
 
-std::vector<uint32_t> matching_layers(const perch_host::Model& model,
-                                      const ModelOptions& options) {
+std::vector<uint32_t> matching_layers(const perch_host::Model& model, const ModelOptions& options) {
   std::vector<uint32_t> indices;
   for (uint32_t i = 0; i < perch_model_num_layers(model.get()); ++i) {
     const char* name = perch_model_layer_config(model.get(), i)->name;
     if (fnmatch(options.layer.c_str(), name, 0) == 0) indices.push_back(i);
   }
   if (indices.empty()) {
-    throw Failure(kExitBadInput,
-                  fmt::format("--layer: got \"{}\", which matches none of {} layers; want a glob of "
-                              "their names (perch inspect lists them)",
-                              options.layer, perch_model_num_layers(model.get())));
+    throw Failure(
+        kExitBadInput,
+        fmt::format("--layer: got \"{}\", which matches none of {} layers; want a glob of "
+                    "their names (perch inspect lists them)",
+                    options.layer, perch_model_num_layers(model.get())));
   }
   return indices;
 }

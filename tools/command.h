@@ -4,11 +4,10 @@
 // one document, everything for people but the result goes to stderr.
 #pragma once
 
-#include <perch/perch.hpp>
-
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <perch/perch.hpp>
 #include <string>
 #include <vector>
 

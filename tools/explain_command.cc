@@ -24,8 +24,7 @@ ordered_json explain_case(const perch_host::Runtime& runtime, const ModelOptions
     if (!cap) throw Failure(kExitBadInput, "--require: got \"" + name + "\"; want a promise");
     parsed->config.layer().require |= *cap;
   }
-  return ordered_json::parse(
-      perch_host::json(perch_select, runtime.get(), &parsed->config.abi()));
+  return ordered_json::parse(perch_host::json(perch_select, runtime.get(), &parsed->config.abi()));
 }
 
 int run_explain(const CommonOptions& common, const ModelOptions& options) {
@@ -61,11 +60,10 @@ void print_selection(const nlohmann::ordered_json& layer, std::ostream& out) {
   const std::string rule = layer["rule"];
   std::string require;
   for (const auto& cap : layer["require"]) require += " " + cap.get<std::string>();
-  out << fmt::format("{} ({}, {}, {}){}{}\n", layer["layer"].get<std::string>(),
-                     layer["kind"].get<std::string>(), layer["recipe"].get<std::string>(),
-                     layer["device"].get<std::string>(),
-                     require.empty() ? "" : ", require" + require,
-                     rule.empty() ? "" : ", rule " + rule);
+  out << fmt::format(
+      "{} ({}, {}, {}){}{}\n", layer["layer"].get<std::string>(), layer["kind"].get<std::string>(),
+      layer["recipe"].get<std::string>(), layer["device"].get<std::string>(),
+      require.empty() ? "" : ", require" + require, rule.empty() ? "" : ", rule " + rule);
   for (const auto& note : layer["notes"]) out << "  note: " << note.get<std::string>() << "\n";
   const bool chosen = !layer["chosen"].is_null();
   if (!chosen) out << "  no backend fits\n";

@@ -40,17 +40,15 @@ void print_people(const ordered_json& report) {
   std::cout << "\nSearched, in this order:\n";
   for (const auto& place : report["search"]) {
     const std::string reason = place["reason"];
-    std::cout << fmt::format("  {} ({}): {}\n", place["path"].get<std::string>(),
-                             place["origin"].get<std::string>(),
-                             reason.empty() ? fmt::format("{} libraries", place["files"].get<int>())
-                                            : reason);
+    std::cout << fmt::format(
+        "  {} ({}): {}\n", place["path"].get<std::string>(), place["origin"].get<std::string>(),
+        reason.empty() ? fmt::format("{} libraries", place["files"].get<int>()) : reason);
   }
 }
 
 int run_list(const CommonOptions& common) {
   const perch_host::Runtime runtime = open_runtime(common);
-  const auto report =
-      ordered_json::parse(perch_host::json(perch_runtime_report, runtime.get()));
+  const auto report = ordered_json::parse(perch_host::json(perch_runtime_report, runtime.get()));
   if (common.json) {
     std::cout << report.dump(2) << "\n";
   } else {

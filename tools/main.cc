@@ -17,8 +17,9 @@ int exit_code_of(const Error& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"perch: kernel backends for MoE and quantized linear layers, chosen by what each "
-               "promises"};
+  CLI::App app{
+      "perch: kernel backends for MoE and quantized linear layers, chosen by what each "
+      "promises"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "perch " PERCH_VERSION);
   CommonOptions common;

@@ -131,6 +131,7 @@ void check_product(Breaches& out, const std::string& field,
   bool fits = true;
   for (const int64_t factor : factors) {
     if (factor <= 0) return;  // reported already, or there is nothing
+    if (factor == 1) continue;
     text += fmt::format("{}{}", text.empty() ? "" : " * ", factor);
     fits = fits && !__builtin_mul_overflow(product, factor, &product);
   }

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "config/caps.h"
+#include "base/recipe.h"
 #include "config/limits.h"
 #include "config/match.h"
 
@@ -23,7 +23,7 @@ Json plain(const Setting<T>& setting) {
 }
 
 Json caps(const Setting<perch_caps>& setting) {
-  return with_origin(names_of_caps(setting.value), setting.origin);
+  return with_origin(cap_names(setting.value), setting.origin);
 }
 
 Json word(const Setting<bool>& setting, std::string_view no, std::string_view yes) {

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "config/caps.h"
+#include "base/recipe.h"
 #include "config/limits.h"
 #include "config/nearest.h"
 #include "config/text.h"
@@ -176,11 +176,13 @@ Result<size_t> read_choice(const YamlValue& value, std::span<const std::string_v
 Result<perch_caps> read_caps(const YamlValue& value) {
   PERCH_ASSIGN_OR_RETURN(const std::vector<YamlValue> items,
                          read_entries(value, Kind::kList, "a list of capabilities"));
+  const std::vector<std::string> known = cap_names(PERCH_CAPS_KNOWN);
+  const std::vector<std::string_view> names(known.begin(), known.end());
   perch_caps caps = 0;
   for (const YamlValue& item : items) {
-    PERCH_ASSIGN_OR_RETURN(const std::string name, read_text(item, one_of(cap_names())));
-    const auto cap = cap_from_name(name);
-    if (!cap) return wrong_type(item, one_of(cap_names()) + did_you_mean(name, cap_names()));
+    PERCH_ASSIGN_OR_RETURN(const std::string name, read_text(item, one_of(names)));
+    const auto cap = parse_cap(name);
+    if (!cap) return wrong_type(item, one_of(names) + did_you_mean(name, names));
     if ((caps & *cap) != 0) return wrong_value(item, quote(name) + " a second time", "it once");
     caps |= *cap;
   }

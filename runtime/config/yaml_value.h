@@ -55,7 +55,7 @@ Result<bool> read_bool(const YamlValue& value);
 Result<int64_t> read_int(const YamlValue& value, int64_t least, int64_t most);
 // The index in `names` of one of them, spelled exactly.
 Result<size_t> read_choice(const YamlValue& value, std::span<const std::string_view> names);
-// A list of capabilities.
+// A list of capabilities, in any case.
 Result<perch_caps> read_caps(const YamlValue& value);
 // A map of free keys to text, numbers, true or false, as a backend gets options.
 Result<Options> read_options(const YamlValue& value);

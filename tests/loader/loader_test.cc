@@ -6,6 +6,7 @@
 #include <climits>
 #include <ostream>
 
+#include "plugin/clean_text.h"
 #include "plugin/elf_check.h"
 #include "scratch_directory.h"
 
@@ -325,6 +326,16 @@ TEST_F(Loader, AnyDamagedHeaderByteIsSurvived) {
     put(at, good[at]);
   }
   EXPECT_TRUE(check_elf(path_ + "/libperch_damaged.so").ok());
+}
+
+TEST(CleanText, IsOneLineOfUtf8) {
+  EXPECT_EQ(clean_text(nullptr, 9), "");
+  EXPECT_EQ(clean_text("abc", 2), "ab");
+  EXPECT_EQ(clean_text("a\tb\r\nc\x7F", 99), "a b  c ");
+  EXPECT_EQ(clean_text("\u00FC \u20AC \U0001F426", 99), "\u00FC \u20AC \U0001F426");
+  // A lone tail, too long a form, a surrogate, beyond Unicode, and one cut off by the limit.
+  EXPECT_EQ(clean_text("\x80 \xC0\xAF \xED\xA0\x80 \xF4\x90\x80\x80", 99), "? ?? ??? ????");
+  EXPECT_EQ(clean_text("\u20AC", 2), "??");
 }
 
 // Every struct_size around the 1.0 size, on a table in memory.

@@ -1,0 +1,371 @@
+// perch run: load a checkpoint, choose a backend for each layer, run it, and check what comes out.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <set>
+
+#include "command.h"
+#include "layer_input.h"
+#include "read_bandwidth.h"
+#include "safetensors_writer.h"
+#include "selection_table.h"
+
+namespace perch_command {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct RunOptions {
+  ModelOptions model;
+  InputOptions input;
+  std::string output;
+  bool verify = false;
+  bool limits = false;
+  int64_t alone = -1;
+  int repeat = 5;
+  std::string requant;
+};
+
+// Everything of one call that must outlive it.
+struct Call {
+  Call(const perch_layer_config& config, const LayerInput& given, const int32_t* expert_map,
+       int64_t first_row, int64_t rows)
+      : x(const_cast<std::byte*>(given.x.data()) +
+              first_row * input_width(config) * type_bytes(config.in_dtype),
+          dlpack_type(config.in_dtype), {rows, input_width(config)}),
+        y(dlpack_type(config.out_dtype), {rows, output_width(config)}) {
+    std::memset(y.data<std::byte>(), 0xFF, static_cast<size_t>(y_bytes(config, rows)));
+    args.struct_size = sizeof(args);
+    args.x = x.get();
+    args.y = y.get();
+    if (config.kind != PERCH_KIND_MOE) return;
+    const int64_t topk = config.moe->topk;
+    ids = std::make_unique<perch_host::Tensor>(
+        const_cast<int32_t*>(given.ids.data()) + first_row * topk, DLDataType{kDLInt, 32, 1},
+        std::vector<int64_t>{rows, topk});
+    weights = std::make_unique<perch_host::Tensor>(
+        const_cast<float*>(given.weights.data()) + first_row * topk, DLDataType{kDLFloat, 32, 1},
+        std::vector<int64_t>{rows, topk});
+    args.topk_ids = ids->get();
+    args.topk_weights = weights->get();
+    if (expert_map == nullptr) return;
+    map = std::make_unique<perch_host::Tensor>(
+        const_cast<int32_t*>(expert_map), DLDataType{kDLInt, 32, 1},
+        std::vector<int64_t>{static_cast<int64_t>(config.moe->num_experts_global)});
+    args.expert_map = map->get();
+  }
+
+  static int64_t y_bytes(const perch_layer_config& config, int64_t rows) {
+    return rows * output_width(config) * type_bytes(config.out_dtype);
+  }
+
+  perch_host::Tensor x, y;
+  std::unique_ptr<perch_host::Tensor> ids, weights, map;
+  perch_exec_args args{};
+};
+
+struct LayerRun {
+  const RunOptions& options;
+  perch_model* model;
+  uint32_t index;
+  perch_layer* layer;
+  const LayerInput& input;
+
+  const perch_layer_config& config() const { return *perch_model_layer_config(model, index); }
+  const int32_t* map() const { return perch_model_expert_map(model, index); }
+};
+
+// Share of a layer's packed weights that this call reads: experts with a row, of those held here.
+double touched_share(const LayerRun& run) {
+  const perch_layer_config& config = run.config();
+  if (config.kind != PERCH_KIND_MOE) return 1.0;
+  std::set<int32_t> touched;
+  for (const int32_t id : run.input.ids) {
+    if (id < 0) continue;
+    const int32_t local = run.map() == nullptr ? id : run.map()[id];
+    if (local >= 0) touched.insert(local);
+  }
+  return static_cast<double>(touched.size()) / config.moe->num_experts;
+}
+
+std::vector<double> time_calls(const LayerRun& run, Call* call) {
+  perch_host::Executor executor(run.layer);
+  executor.run(call->args, run.input.tokens);  // pages in, threads awake
+  std::vector<double> times;
+  for (int i = 0; i < run.options.repeat; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    executor.run(call->args, run.input.tokens);
+    const std::chrono::duration<double, std::milli> taken =
+        std::chrono::steady_clock::now() - begin;
+    times.push_back(taken.count());
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+ordered_json comparison_json(const std::string& against, const perch_comparison& comparison) {
+  return {{"against", against},
+          {"ok", comparison.ok != 0},
+          {"worst_ratio", comparison.worst_ratio},
+          {"worst_row", comparison.worst_row},
+          {"worst_column", comparison.worst_column},
+          {"got", comparison.got},
+          {"want", comparison.want},
+          {"allowed", comparison.allowed},
+          {"worst_row_l2", comparison.worst_row_l2}};
+}
+
+perch_comparison compare(const LayerRun& run, const Call& call, const DLTensor* expected) {
+  perch_comparison comparison{};
+  comparison.struct_size = sizeof(comparison);
+  perch_host::check(perch_model_compare, run.model, run.index, run.layer, &call.args, expected,
+                    &comparison);
+  return comparison;
+}
+
+// The same rows on the reference backend, in f32 out.
+ordered_json verify(const LayerRun& run, const perch_host::Runtime& runtime, const Call& call) {
+  ModelOptions options = run.options.model;
+  options.backend = "reference";
+  options.require.clear();
+  options.out_dtype = "f32";
+  if (options.dtype.empty()) {
+    const uint32_t type = run.config().in_dtype;
+    options.dtype = type == PERCH_TYPE_F32 ? "f32" : type == PERCH_TYPE_F16 ? "f16" : "bf16";
+  }
+  const perch_host::Model model = open_model(runtime, options);
+  const perch_host::Layer layer = perch_host::make_layer(model, run.index);
+  Call reference(*perch_model_layer_config(model.get(), run.index), run.input, run.map(), 0,
+                 run.input.tokens);
+  perch_host::Executor(layer.get()).run(reference.args, run.input.tokens);
+  return comparison_json("reference", compare(run, call, reference.y.get()));
+}
+
+// One row by itself: its bytes must be those it had among the others.
+ordered_json run_alone(const LayerRun& run, Call* all) {
+  const int64_t row = run.options.alone;
+  if (row >= run.input.tokens) {
+    throw Failure(kExitBadInput,
+                  fmt::format("--alone: got {}; want less than {} tokens", row, run.input.tokens));
+  }
+  Call one(run.config(), run.input, run.map(), row, 1);
+  perch_host::Executor(run.layer).run(one.args, 1);
+  const int64_t bytes = Call::y_bytes(run.config(), 1);
+  const bool same = std::memcmp(one.y.data<std::byte>(), all->y.data<std::byte>() + row * bytes,
+                                static_cast<size_t>(bytes)) == 0;
+  return {{"row", row}, {"tokens", run.input.tokens}, {"identical_bytes", same}};
+}
+
+perch_layer_info layer_info(perch_layer* layer) {
+  perch_layer_info info{};
+  info.struct_size = sizeof(info);
+  info.layout.struct_size = sizeof(perch_layout);
+  perch_host::check(perch_layer_get_info, layer, static_cast<const perch_call_shape*>(nullptr),
+                    &info);
+  return info;
+}
+
+ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime, double read_gbps,
+                       std::vector<std::byte>* output) {
+  const auto selection = ordered_json::parse(perch_host::json(perch_layer_explain, run.layer));
+  const perch_layer_info info = layer_info(run.layer);
+  Call call(run.config(), run.input, run.map(), 0, run.input.tokens);
+  const std::vector<double> times = time_calls(run, &call);
+  const double median = times[times.size() / 2];
+  const double bytes = static_cast<double>(info.packed_bytes) * touched_share(run);
+  perch_call_shape shape{};
+  shape.struct_size = sizeof(shape);
+  shape.form = PERCH_FORM_STANDARD;
+  shape.num_tokens = run.input.tokens;
+  perch_workspace_req workspace{};
+  workspace.struct_size = sizeof(workspace);
+  perch_host::check(perch_layer_workspace, run.layer, &shape, &workspace);
+
+  ordered_json result = {
+      {"name", selection["layer"]},
+      {"kind", selection["kind"]},
+      {"recipe", selection["recipe"]},
+      {"backend", info.backend},
+      {"variant", info.variant},
+      {"kernel", info.kernel},
+      {"device", selection["device"]},
+      {"caps", selection["chosen"]["caps"]},
+      {"rule", selection["rule"]},
+      {"notes", selection["notes"]},
+      {"require", selection["require"]},
+      {"fallback", info.fallback != 0},
+      {"candidates", selection["candidates"]},
+      {"tokens", run.input.tokens},
+      {"bytes",
+       {{"packed", info.packed_bytes},
+        {"workspace", workspace.bytes},
+        {"checkpoint", 0},
+        {"touched", static_cast<uint64_t>(bytes)}}},
+      {"time_ms", {{"median", median}, {"min", times.front()}, {"runs", times.size()}}},
+      {"gbps", bytes / median / 1e6},
+      {"error", nullptr}};
+  if (read_gbps > 0) result["share_of_read_bandwidth"] = bytes / median / 1e6 / read_gbps;
+  if (run.input.expected != nullptr) {
+    result["error"] =
+        comparison_json(run.options.input.file, compare(run, call, run.input.expected));
+  } else if (run.options.verify) {
+    result["error"] = verify(run, runtime, call);
+  }
+  if (run.options.alone >= 0) result["alone"] = run_alone(run, &call);
+  const auto* y = call.y.data<std::byte>();
+  output->assign(y, y + Call::y_bytes(run.config(), run.input.tokens));
+  return result;
+}
+
+void print_people(const ordered_json& layer) {
+  std::string line = fmt::format(
+      "{}  {}  {} -> {}/{} {}  T {}  {:.3f} ms  {:.1f} GB/s", layer["name"].get<std::string>(),
+      layer["kind"].get<std::string>(), layer["recipe"].get<std::string>(),
+      layer["backend"].get<std::string>(), layer["variant"].get<int>(),
+      layer["kernel"].get<std::string>(), layer["tokens"].get<long long>(),
+      layer["time_ms"]["median"].get<double>(), layer["gbps"].get<double>());
+  if (layer.contains("share_of_read_bandwidth")) {
+    line += fmt::format(" = {:.0f} % of read bandwidth",
+                        100 * layer["share_of_read_bandwidth"].get<double>());
+  }
+  std::cout << line << "\n";
+  const auto& error = layer["error"];
+  if (!error.is_null()) {
+    std::cout << fmt::format(
+        "    {} against {}: worst {:.3f} of what is allowed, row {} column {}: "
+        "got {:.6g}, want {:.6g}\n",
+        error["ok"].get<bool>() ? "agrees" : "DIFFERS", error["against"].get<std::string>(),
+        error["worst_ratio"].is_null() ? HUGE_VAL : error["worst_ratio"].get<double>(),
+        error["worst_row"].get<long long>(), error["worst_column"].get<long long>(),
+        error["got"].is_null() ? NAN : error["got"].get<double>(),
+        error["want"].is_null() ? NAN : error["want"].get<double>());
+  }
+  if (layer.contains("alone")) {
+    const auto& alone = layer["alone"];
+    std::cout << fmt::format(
+        "    row {} alone and among {} rows: {}\n", alone["row"].get<long long>(),
+        alone["tokens"].get<long long>(),
+        alone["identical_bytes"].get<bool>() ? "identical bytes" : "different bytes");
+  }
+}
+
+bool layer_passed(const ordered_json& layer) {
+  const auto& error = layer["error"];
+  return error.is_null() || error["ok"].get<bool>();
+}
+
+void write_outputs(const RunOptions& options, const perch_host::Model& model,
+                   const std::vector<uint32_t>& indices,
+                   const std::vector<std::vector<std::byte>>& outputs) {
+  if (options.output.empty()) return;
+  std::vector<OutputTensor> tensors;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const perch_layer_config& config = *perch_model_layer_config(model.get(), indices[i]);
+    const char* dtype = config.out_dtype == PERCH_TYPE_F32   ? "F32"
+                        : config.out_dtype == PERCH_TYPE_F16 ? "F16"
+                                                             : "BF16";
+    const auto bytes = static_cast<int64_t>(outputs[i].size());
+    const int64_t width = output_width(config);
+    tensors.push_back({std::string(config.name) + ".output",
+                       dtype,
+                       {bytes / type_bytes(config.out_dtype) / width, width},
+                       static_cast<uint64_t>(bytes)});
+  }
+  SafetensorsWriter writer(options.output, tensors);
+  for (const auto& output : outputs) writer.append(output.data(), output.size());
+  writer.close();
+}
+
+int run_run(const CommonOptions& common, const RunOptions& options) {
+  if (!options.requant.empty()) {
+    throw Failure(kExitBadInput,
+                  "--requant: this version does not convert weights; want the "
+                  "checkpoint's own format");
+  }
+  const perch_host::Runtime runtime = open_runtime(common);
+  const perch_host::Model model = open_model(runtime, options.model);
+  perch_host::Tensors tensors;
+  if (!options.input.file.empty()) tensors = perch_host::open_tensors(options.input.file);
+  const double read_gbps =
+      options.limits ? read_bandwidth_gbps(perch_runtime_num_threads(runtime.get())) : 0.0;
+
+  const std::vector<uint32_t> all = matching_layers(model, options.model);
+  const auto inspected = ordered_json::parse(perch_host::json(perch_model_inspect, model.get()));
+  ordered_json layers = ordered_json::array();
+  std::vector<uint32_t> ran;
+  std::vector<std::vector<std::byte>> outputs;
+  bool ok = true;
+  for (const uint32_t index : all) {
+    ordered_json result;
+    {
+      Progress progress(!common.quiet);
+      progress.show(fmt::format("layer {} of {}: {}", layers.size() + 1, all.size(),
+                                perch_model_layer_config(model.get(), index)->name));
+      const auto input = make_input(model.get(), index, options.input, tensors.get());
+      if (!input) continue;
+      const perch_host::Layer layer = perch_host::make_layer(model, index);
+      const LayerRun run{options, model.get(), index, layer.get(), *input};
+      outputs.emplace_back();
+      ran.push_back(index);
+      result = run_layer(run, runtime, read_gbps, &outputs.back());
+    }
+    result["bytes"]["checkpoint"] = inspected["layers"][index]["bytes"];
+    ok = ok && layer_passed(result);
+    if (!common.json) print_people(result);
+    layers.push_back(std::move(result));
+  }
+  if (layers.empty()) {
+    throw Failure(kExitBadInput, fmt::format("{}: has no <layer>.input for any of {} layers",
+                                             options.input.file, all.size()));
+  }
+  write_outputs(options, model, ran, outputs);
+  if (common.json) {
+    ordered_json document = {{"ok", ok}, {"layers", std::move(layers)}};
+    if (options.limits) document["machine"] = {{"read_gbps", read_gbps}};
+    std::cout << document.dump(2) << "\n";
+  }
+  return ok ? kExitFine : kExitFailed;
+}
+
+}  // namespace
+
+void register_run(CLI::App* app, CommonOptions* common, Handler* handler) {
+  CLI::App* command = app->add_subcommand("run", "load, choose, prepare and run each layer");
+  auto options = std::make_shared<RunOptions>();
+  command->add_option("MODEL", options->model.model, "checkpoint directory")->required();
+  add_common_options(command, common);
+  add_model_options(command, &options->model);
+  command->add_option("--tokens", options->input.tokens, "rows per layer (default 1)")
+      ->check(CLI::Range(0, 1 << 20));
+  command->add_option("--seed", options->input.seed, "of the rows made here");
+  CLI::Option* input = command->add_option(
+      "--input", options->input.file, "safetensors file with <layer>.input [, .ids, .weights]");
+  command
+      ->add_option_function<std::string>(
+          "--expect",
+          [options](const std::string& file) {
+            options->input.file = file;
+            options->input.expect = true;
+          },
+          "as --input, with <layer>.output to compare with: exit 1 where it differs")
+      ->excludes(input);
+  command->add_option("--output", options->output, "safetensors file for <layer>.output");
+  command->add_flag("--verify", options->verify, "compare with the reference backend");
+  command->add_option("--alone", options->alone,
+                      "run this row by itself too, and compare its bytes");
+  command->add_option("--repeat", options->repeat, "timed calls (default 5)")
+      ->check(CLI::Range(1, 100000));
+  command->add_flag("--limits", options->limits,
+                    "measure this machine's read bandwidth and print the share of it");
+  command->add_option("--requant", options->requant, "refused: weights are not converted");
+  command->callback([=] {
+    *handler = [=] {
+      options->model.max_tokens = std::max<long long>(4096, options->input.tokens);
+      return run_run(*common, *options);
+    };
+  });
+}
+
+}  // namespace perch_command
