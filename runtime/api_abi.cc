@@ -50,7 +50,14 @@ Result<Selection> choose(perch_runtime* runtime, const LayerConfig& config,
                          const std::string& model_type, const std::string& only) {
   PERCH_ASSIGN_OR_RETURN(Selection selection, select_backend(runtime->config, runtime->registry,
                                                              {&config, model_type, only}));
-  if (!selection.found) return no_candidate_status(selection);
+  if (!selection.found) {
+    const Status status = no_candidate_status(selection);
+    // perch_error holds the beginning of a long list; the log has it whole.
+    if (status.message().size() >= sizeof(perch_error::message)) {
+      runtime->log.write(PERCH_LOG_ERROR, "select", status.message());
+    }
+    return status;
+  }
   if (selection.fallback) {
     runtime->log.write(
         PERCH_LOG_WARN, "select",

@@ -1,11 +1,11 @@
 // check_backend_api of loader.h: what a table must be before one of its members is called.
+#include <fmt/format.h>
 #include <fnmatch.h>
 
 #include <cstddef>
 #include <cstring>
 #include <string_view>
 
-#include "fmt/format.h"
 #include "plugin/loader.h"
 
 namespace perch {

@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <link.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,8 +11,6 @@
 #include <cstring>
 #include <system_error>
 #include <vector>
-
-#include "fmt/format.h"
 
 namespace perch {
 namespace {

@@ -11,7 +11,7 @@
 #include <xmmintrin.h>
 #endif
 
-#include "fmt/format.h"
+#include <fmt/format.h>
 
 namespace perch {
 

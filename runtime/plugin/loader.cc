@@ -1,10 +1,10 @@
 #include "plugin/loader.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <exception>
 
-#include "fmt/format.h"
 #include "plugin/clean_text.h"
 #include "plugin/float_watch.h"
 

@@ -1,5 +1,6 @@
 #include "plugin/registry.h"
 
+#include <fmt/format.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 
@@ -7,7 +8,6 @@
 #include <mutex>
 
 #include "base/check.h"
-#include "fmt/format.h"
 #include "plugin/clean_text.h"
 #include "plugin/elf_check.h"
 #include "plugin/float_watch.h"

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fmt/format.h>
 #include <fnmatch.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -12,8 +13,6 @@
 #include <algorithm>
 #include <memory>
 #include <system_error>
-
-#include "fmt/format.h"
 
 namespace perch {
 namespace {

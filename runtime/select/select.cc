@@ -292,24 +292,41 @@ Result<Selection> select_backend(const Config& config, const Registry& registry,
   return selection;
 }
 
+namespace {
+
+std::string reasons_text(const Candidate& candidate) {
+  std::string text;
+  for (const Reason& reason : candidate.reasons) {
+    text += fmt::format("{}{} {}: {}", text.empty() ? "" : "; ", reason_name(reason.code),
+                        reason.field, reason.text);
+  }
+  return text;
+}
+
+}  // namespace
+
 Status no_candidate_status(const Selection& selection) {
   const perch_layer_config& layer = selection.config.abi();
-  std::string text =
-      fmt::format("layer '{}' ({}, {}, {}{}{}): no backend fits.", selection.config.name(),
-                  selection.config.is_moe() ? "moe" : "linear", print_device(layer.device),
-                  recipe_text(selection.config), layer.require != 0 ? ", require " : "",
-                  layer.require != 0 ? print_caps(layer.require) : "");
-  for (const Candidate& candidate : selection.candidates) {
-    text += fmt::format(" {}", candidate.backend);
-    if (candidate.api != nullptr) text += fmt::format("/{}", candidate.variant);
-    text += ":";
-    for (const Reason& reason : candidate.reasons) {
-      text += fmt::format(" {} {}: {};", reason_name(reason.code), reason.field, reason.text);
+  std::string text = fmt::format(
+      "layer '{}' ({}, {}, {}{}{}): no backend fits; require less, list another backend under "
+      "`use`, or add one.",
+      selection.config.name(), selection.config.is_moe() ? "moe" : "linear",
+      print_device(layer.device), recipe_text(selection.config),
+      layer.require != 0 ? ", require " : "", layer.require != 0 ? print_caps(layer.require) : "");
+  const std::vector<Candidate>& all = selection.candidates;
+  for (size_t i = 0; i < all.size();) {
+    // Variants of a backend that fail alike are told once.
+    const std::string reasons = reasons_text(all[i]);
+    std::string variants = all[i].api == nullptr ? "" : fmt::format("/{}", all[i].variant);
+    size_t next = i + 1;
+    while (next < all.size() && all[next].backend == all[i].backend &&
+           reasons_text(all[next]) == reasons) {
+      variants += fmt::format(",{}", all[next++].variant);
     }
-    text.back() = '.';
+    text += fmt::format(" {}{}: {}.", all[i].backend, variants, reasons);
+    i = next;
   }
-  if (selection.candidates.empty()) text += " No backend library was found.";
-  text += " Change: require less, list another backend under `use`, or add a backend.";
+  if (all.empty()) text += " No backend library was found.";
   return unsupported(text);
 }
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
 #include "scratch_directory.h"
 
 namespace perch {
@@ -293,6 +296,23 @@ TEST_F(Search, TwoRegistriesMayLiveSideBySide) {
     EXPECT_NE(second.host(), first.host());
   }
   EXPECT_NE(first.find("good"), nullptr);
+}
+
+TEST_F(Search, ThreadsMayLoadAtOnce) {
+  add_fixture("good");
+  add_fixture("create_error");
+  PluginOptions quiet = options();
+  quiet.log = {};
+  std::vector<std::thread> threads;
+  std::atomic<int> loaded = 0;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      Registry registry;
+      if (registry.load_all(quiet).ok() && registry.find("good") != nullptr) ++loaded;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(loaded, 4);
 }
 
 // ---- The host's table
