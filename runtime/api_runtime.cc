@@ -59,6 +59,11 @@ Status read_environment(Config* config) {
 Result<Config> effective_config(const perch_runtime_opts& opts) {
   PERCH_ASSIGN_OR_RETURN(Config config, read_config(opts));
   PERCH_RETURN_IF_ERROR(read_environment(&config));
+  if (config.backends.probe.value == Probe::kProcess) {
+    return unsupported(fmt::format("{}: probe: got process; want none: this version loads libraries "
+                                   "in its own process only",
+                                   config.backends.probe.origin.where));
+  }
   if (opts.num_threads != 0) {
     PERCH_RETURN_IF_ERROR(apply_option(config, "threads", std::to_string(opts.num_threads),
                                        "perch_runtime_opts.num_threads"));

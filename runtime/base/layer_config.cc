@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "base/checked.h"
+#include "numeric/decode.h"
 
 namespace perch {
 
@@ -148,30 +148,7 @@ int64_t num_groups(const perch_quant& quant, int64_t k) {
   return quant.group_k == 0 ? 1 : ceil_div(k, quant.group_k);
 }
 
-int type_bits(uint32_t type) {
-  if (type >= PERCH_TYPE_INT1 && type <= PERCH_TYPE_INT8) {
-    return static_cast<int>(type - PERCH_TYPE_INT1 + 1);
-  }
-  switch (type) {
-    case PERCH_TYPE_F32:
-      return 32;
-    case PERCH_TYPE_F16:
-    case PERCH_TYPE_BF16:
-      return 16;
-    case PERCH_TYPE_E4M3FN:
-    case PERCH_TYPE_E5M2:
-    case PERCH_TYPE_E8M0:
-      return 8;
-    case PERCH_TYPE_E3M2:
-    case PERCH_TYPE_E2M3:
-      return 6;
-    case PERCH_TYPE_E2M1:
-    case PERCH_TYPE_LUT4:
-      return 4;
-    default:
-      return 0;
-  }
-}
+int type_bits(uint32_t type) { return numeric::code_bits(type); }
 
 const char* type_name(uint32_t type) {
   static constexpr const char* kNames[] = {
