@@ -21,18 +21,22 @@
 
 namespace perch_guard {
 
+// Copies what fits of `text` into a field of `capacity` bytes, NUL-terminated.
+inline void copy_text(char* field, size_t capacity, const char* text) {
+  const size_t length = std::strlen(text);
+  const size_t copied = length < capacity ? length : capacity - 1;
+  std::memcpy(field, text, copied);
+  field[copied] = '\0';
+}
+
 // Writes as much of `message` as fits and says how long it was. `error` may be null.
 inline perch_status fail(perch_error* error, perch_status code, const char* message) {
   if (error == nullptr) return code;
-  const size_t length = std::strlen(message);
-  const size_t room = error->struct_size < sizeof(perch_error) ? 0 : sizeof(error->message) - 1;
-  if (room == 0) return code;
+  if (error->struct_size < sizeof(perch_error)) return code;
   error->code = code;
   error->native_code = 0;
-  error->message_len = static_cast<uint32_t>(length);
-  const size_t copied = length < room ? length : room;
-  std::memcpy(error->message, message, copied);
-  error->message[copied] = '\0';
+  error->message_len = static_cast<uint32_t>(std::strlen(message));
+  copy_text(error->message, sizeof(error->message), message);
   return code;
 }
 
@@ -82,8 +86,8 @@ inline void add_reason(perch_support* support, int32_t code, const char* field, 
     perch_reason* reason = &support->reasons[support->num_reasons];
     std::memset(reason, 0, sizeof(*reason));
     reason->code = code;
-    std::strncpy(reason->field, field, sizeof(reason->field) - 1);
-    std::strncpy(reason->text, text, sizeof(reason->text) - 1);
+    copy_text(reason->field, sizeof(reason->field), field);
+    copy_text(reason->text, sizeof(reason->text), text);
   }
   ++support->num_reasons;
   support->verdict = PERCH_VERDICT_NO;
