@@ -10,9 +10,11 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 
 #include "base/log.h"
+#include "base/recipe.h"
 #include "base/status.h"
 #include "canonical/model.h"
 #include "config/config.h"
@@ -20,6 +22,7 @@
 #include "plugin/registry.h"
 #include "run/execute.h"
 #include "run/thread_pool.h"
+#include "select/select.h"
 
 struct perch_runtime {
   explicit perch_runtime(int32_t log_level) : log(log_level) {}
@@ -30,6 +33,7 @@ struct perch_runtime {
   perch_parallel_for_fn host_parallel_for = nullptr;
   void* host_parallel_for_ctx = nullptr;
   int32_t num_threads = 1;
+  std::shared_mutex registry_mutex;  // held exclusively while a library is added
   perch::Registry registry;  // last: its backends use everything above while they are destroyed
 };
 
@@ -38,6 +42,7 @@ struct perch_layer {
               perch::Prepared prepared)
       : runtime(owner), state(std::move(selection), std::move(candidate), std::move(prepared)) {
     state.validate = owner->config.validate.value;
+    recipe = perch::recipe_text(state.config());
   }
 
   perch_runtime* runtime;
@@ -144,6 +149,9 @@ Result<perch_layer*> make_layer(perch_runtime* runtime, Selection selection, Pre
   }
   return failure;
 }
+
+// select_backend under the registry's lock.
+Result<Selection> select_in(perch_runtime* runtime, const SelectRequest& request);
 
 // Selects for `config`, and says so where the choice is a fallback. Fails when nothing fits.
 Result<Selection> choose(perch_runtime* runtime, const LayerConfig& config,

@@ -3,7 +3,6 @@
 
 #include "api.h"
 #include "base/abi_layout.h"
-#include "select/select.h"
 
 namespace perch {
 
@@ -46,10 +45,14 @@ perch_stream stream_or_cpu(const perch_stream* stream, perch_device device) {
   return none;
 }
 
+Result<Selection> select_in(perch_runtime* runtime, const SelectRequest& request) {
+  const std::shared_lock<std::shared_mutex> lock(runtime->registry_mutex);
+  return select_backend(runtime->config, runtime->registry, request);
+}
+
 Result<Selection> choose(perch_runtime* runtime, const LayerConfig& config,
                          const std::string& model_type, const std::string& only) {
-  PERCH_ASSIGN_OR_RETURN(Selection selection, select_backend(runtime->config, runtime->registry,
-                                                             {&config, model_type, only}));
+  PERCH_ASSIGN_OR_RETURN(Selection selection, select_in(runtime, {&config, model_type, only}));
   if (!selection.found) {
     const Status status = no_candidate_status(selection);
     // perch_error holds the beginning of a long list; the log has it whole.

@@ -5,7 +5,6 @@
 #include "base/config_rules.h"
 #include "base/recipe.h"
 #include "select/report.h"
-#include "select/select.h"
 
 namespace perch {
 namespace {
@@ -160,7 +159,6 @@ Status fill_info(perch_layer* layer, const perch_call_shape* given, perch_layer_
   if (given != nullptr) shape = *given;
   PERCH_RETURN_IF_ERROR(check_call_shape(kFunction, config, shape));
   PERCH_RETURN_IF_ERROR(describe(state, shape, &info->layout));
-  if (layer->recipe.empty()) layer->recipe = recipe_text(config);
   info->kind = config.kind();
   info->name = config.name().c_str();
   info->backend = state.candidate.backend.c_str();
@@ -211,9 +209,8 @@ perch_status perch_select(perch_runtime* runtime, const perch_layer_config* conf
     if (runtime == nullptr) return perch::null_argument("perch_select", "runtime");
     PERCH_ASSIGN_OR_RETURN(const perch::LayerConfig checked,
                            perch::read_config(config, "perch_select"));
-    PERCH_ASSIGN_OR_RETURN(
-        const perch::Selection selection,
-        perch::select_backend(runtime->config, runtime->registry, {&checked, "", ""}));
+    PERCH_ASSIGN_OR_RETURN(const perch::Selection selection,
+                           perch::select_in(runtime, {&checked, "", ""}));
     return perch::copy_json(perch::selection_json(selection).dump(), json, capacity, needed);
   });
 }

@@ -13,7 +13,6 @@
 #include "run/route.h"
 #include "run/router_logits.h"
 #include "select/report.h"
-#include "select/select.h"
 
 namespace perch {
 namespace {
@@ -304,8 +303,8 @@ perch_status perch_model_explain(perch_model* model, uint32_t index, char* json,
                            perch::find_layer(model, index, kFunction));
     PERCH_ASSIGN_OR_RETURN(
         const perch::Selection selection,
-        perch::select_backend(model->runtime->config, model->runtime->registry,
-                              {&layer->config, model->model.config.model_type, model->backend}));
+        perch::select_in(model->runtime,
+                         {&layer->config, model->model.config.model_type, model->backend}));
     return perch::copy_json(perch::selection_json(selection).dump(), json, capacity, needed);
   });
 }
@@ -359,8 +358,8 @@ perch_status perch_route(const perch_route_config* config, const DLTensor* logit
 
 const perch_route_config* perch_model_route_config(perch_model* model, uint32_t index) {
   if (index >= perch_model_num_layers(model)) return nullptr;
-  auto& router = model->model.layers[index].router;
-  return router ? &router->abi() : nullptr;
+  const auto& router = model->model.layers[index].router;
+  return router ? &router->config : nullptr;
 }
 
 perch_status perch_model_router_logits(perch_model* model, uint32_t index, const DLTensor* x,

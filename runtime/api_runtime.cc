@@ -60,9 +60,10 @@ Result<Config> effective_config(const perch_runtime_opts& opts) {
   PERCH_ASSIGN_OR_RETURN(Config config, read_config(opts));
   PERCH_RETURN_IF_ERROR(read_environment(&config));
   if (config.backends.probe.value == Probe::kProcess) {
-    return unsupported(fmt::format("{}: probe: got process; want none: this version loads libraries "
-                                   "in its own process only",
-                                   config.backends.probe.origin.where));
+    return unsupported(
+        fmt::format("{}: probe: got process; want none: this version loads libraries "
+                    "in its own process only",
+                    config.backends.probe.origin.where));
   }
   if (opts.num_threads != 0) {
     PERCH_RETURN_IF_ERROR(apply_option(config, "threads", std::to_string(opts.num_threads),
@@ -178,7 +179,8 @@ ordered_json library_json(const LibraryRecord& library) {
           {"caps_possible", cap_names(library.caps_possible)}};
 }
 
-std::string report_json(const perch_runtime& runtime) {
+std::string report_json(perch_runtime& runtime) {
+  const std::shared_lock<std::shared_mutex> lock(runtime.registry_mutex);
   ordered_json document;
   document["libraries"] = ordered_json::array();
   for (const LibraryRecord& library : runtime.registry.libraries()) {
@@ -214,6 +216,7 @@ perch_status perch_runtime_load(perch_runtime* runtime, const char* path, perch_
     if (runtime == nullptr || path == nullptr) {
       return perch::null_argument("perch_runtime_load", runtime == nullptr ? "runtime" : "path");
     }
+    const std::unique_lock<std::shared_mutex> lock(runtime->registry_mutex);
     return runtime->registry.load_file(path);
   });
 }

@@ -151,9 +151,9 @@ Result<std::optional<RouterSource>> find_router(const ModelConfig& config, const
   if (!row.correction_bias.empty()) {
     const std::string name = fmt::format("{}.{}", parent, row.correction_bias);
     PERCH_ASSIGN_OR_RETURN(router.correction_bias, read_bias_of(checkpoint, name, experts));
+    if (!router.correction_bias.empty()) router.config.bias = router.correction_bias.data();
   }
   router.formula = formula_text(router.config);
-  router.weight_on_input = row.route == Route::kTopkSigmoid;
   return std::optional<RouterSource>(std::move(router));
 }
 

@@ -16,18 +16,17 @@
 
 namespace perch {
 
+// Movable only: config.bias points into correction_bias, which stays where it is in a move.
 struct RouterSource {
-  perch_route_config config{};  // bias points into `correction_bias`
+  RouterSource() = default;
+  RouterSource(RouterSource&&) = default;
+  RouterSource& operator=(RouterSource&&) = default;
+
+  perch_route_config config{};
   std::vector<float> correction_bias;
   std::vector<float> logit_bias;      // of the router's linear layer; empty when it has none
   const RawTensor* weight = nullptr;  // [E, H of the model]
-  std::string formula;                // "softmax, renormalized": for inspect
-  bool weight_on_input = false;
-
-  const perch_route_config& abi() {
-    config.bias = correction_bias.empty() ? nullptr : correction_bias.data();
-    return config;
-  }
+  std::string formula;                // "softmax, topk, renormalized (R1)": for inspect
 };
 
 // nullopt when the model_type has no known routing or the router's tensor is absent; `note` then
