@@ -50,11 +50,11 @@ std::string element_names(uint32_t elements) {
   return names;
 }
 
-std::string print_dims(const int64_t* dims, int32_t count) {
+std::string print_dims(const int64_t* dims, int32_t count, bool wanted = false) {
   std::string text = "[";
   for (int32_t i = 0; i < count; ++i) {
     text += i == 0 ? "" : ", ";
-    text += dims[i] < 0 ? "any" : std::to_string(dims[i]);
+    text += wanted && dims[i] < 0 ? "any" : std::to_string(dims[i]);
   }
   return text + "]";
 }
@@ -97,7 +97,7 @@ Status check_shape(const DLTensor& tensor, const TensorWant& want) {
       return fail(want, "shape",
                   fmt::format("got {}; want {}", print_dims(tensor.shape, want.ndim),
                               want.shape == nullptr ? std::string("sizes of 0 and more")
-                                                    : print_dims(want.shape, want.ndim)));
+                                                    : print_dims(want.shape, want.ndim, true)));
     }
   }
   return {};

@@ -169,7 +169,7 @@ Status slice_moe(const Sizes& sizes, const Split& split, CanonicalLayer* layer) 
   layer->first_slice = {part.begin, part.end, 0, sizes.hidden};
   layer->second_slice = {0, sizes.hidden, part.begin, part.end};
   layer->experts = expert_parallel_range(all, split);
-  if (layer->experts.size() == 0) {
+  if (all < split.ep_size) {
     return invalid_argument(fmt::format(
         "layer \"{}\": got {} experts for ep {}; want at least one per rank: ep {} or less works",
         layer->source.name, all, split.ep_size, all));

@@ -46,13 +46,13 @@ std::string explain_rows(const LayerConfig& config, const TensorSpec& spec) {
 Status add_checked(const char* function, const LayerConfig& config, int64_t experts, int64_t expert,
                    const perch_named_tensor& given, const TensorSpec& spec, ExpertTensors* out) {
   std::vector<int64_t> shape = spec.shape;
-  if (experts > 0) {
-    shape.insert(shape.begin(), experts);
-    // One scalar per expert may come as [E], [E,1] or [E,1,1].
-    const bool scalar = spec.shape.size() == 1 && spec.shape[0] == 1;
-    if (scalar && given.tensor != nullptr && given.tensor->ndim >= 1 && given.tensor->ndim <= 3) {
-      shape.resize(static_cast<size_t>(given.tensor->ndim), 1);
-    }
+  if (experts > 0) shape.insert(shape.begin(), experts);
+  // A scalar may come as [], [1] or [1,1]; one per expert as [E], [E,1] or [E,1,1].
+  const bool scalar = spec.shape.size() == 1 && spec.shape[0] == 1;
+  const int32_t fewest = experts > 0 ? 1 : 0;
+  if (scalar && given.tensor != nullptr && given.tensor->ndim >= fewest &&
+      given.tensor->ndim <= 3) {
+    shape.resize(static_cast<size_t>(given.tensor->ndim), 1);
   }
   const std::string argument = fmt::format("weights[\"{}\"]", spec.name);
   TensorWant want;

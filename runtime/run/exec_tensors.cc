@@ -106,13 +106,13 @@ int64_t integer_at(const NormalTensor& tensor, int64_t index) {
 
 Status check_exec_tensors(const CallRules& rules, const perch_exec_args& args, ExecTensors* out) {
   const LayerConfig& config = rules.config;
-  PERCH_RETURN_IF_ERROR(named_layer(rules, check_x_and_y(rules, args, out)));
   if (args.x_scale != nullptr && (rules.caps & PERCH_CAP_PREQUANTIZED_INPUT) == 0) {
     return unsupported(
         fmt::format("{}: x_scale: got a tensor; want NULL, as the chosen backend "
                     "does not promise prequantized_input (layer '{}')",
                     kFunction, config.name()));
   }
+  PERCH_RETURN_IF_ERROR(named_layer(rules, check_x_and_y(rules, args, out)));
   if (config.is_moe()) {
     const bool standard = config.moe().form == PERCH_FORM_STANDARD;
     PERCH_RETURN_IF_ERROR(named_layer(
