@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/config_rules.h"
+#include "base/nearest.h"
 #include "base/recipe.h"
 
 namespace perch {
@@ -242,10 +243,10 @@ class CaseParser {
       names.push_back(key.name);
       all += " " + shown(key);
     }
-    const std::string near = nearest_word(name, names);
-    if (near.empty()) return error_at(token, "one of:" + all);
+    const auto near = nearest_name(name, names);
+    if (!near) return error_at(token, "one of:" + all);
     return error_at(token, fmt::format("a key of this kind of layer; did you mean '{}'?",
-                                       shown(kKeys[find_key(near)])));
+                                       shown(kKeys[find_key(*near)])));
   }
 
   Status parse_token(const Token& token) {

@@ -12,8 +12,8 @@ template auto dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<
 template auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
 template auto decimal_point_impl(locale_ref) -> char;
 template void buffer<char>::append(const char*, const char*);
-template void vformat_to(buffer<char>&, string_view,
-                         basic_format_args<FMT_BUFFER_CONTEXT(char)>, locale_ref);
+template void vformat_to(buffer<char>&, string_view, basic_format_args<FMT_BUFFER_CONTEXT(char)>,
+                         locale_ref);
 template auto thousands_sep_impl(locale_ref) -> thousands_sep_result<wchar_t>;
 template auto decimal_point_impl(locale_ref) -> wchar_t;
 template void buffer<wchar_t>::append(const wchar_t*, const wchar_t*);

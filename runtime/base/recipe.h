@@ -82,8 +82,4 @@ std::optional<perch_caps> parse_cap(std::string_view name);
 // What print_caps prints: names joined by commas. Not the empty text.
 std::optional<TextFault> scan_caps(std::string_view text, perch_caps* caps);
 
-// ---- Suggestions -------------------------------------------------------------------------------
-// The candidate that `word` most likely was meant to be, or "" when none is near.
-std::string nearest_word(std::string_view word, std::span<const std::string_view> candidates);
-
 }  // namespace perch

@@ -154,26 +154,4 @@ std::optional<TextFault> scan_caps(std::string_view text, perch_caps* caps) {
   return std::nullopt;
 }
 
-std::string nearest_word(std::string_view word, std::span<const std::string_view> candidates) {
-  std::string best;
-  std::size_t best_distance = 3;  // two slips of the pen at most, and never the whole word
-  for (const std::string_view candidate : candidates) {
-    // Levenshtein's distance, one row at a time.
-    std::vector<std::size_t> row(candidate.size() + 1);
-    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= word.size(); ++i) {
-      std::size_t diagonal = std::exchange(row[0], i);
-      for (std::size_t j = 1; j < row.size(); ++j) {
-        const std::size_t changed = diagonal + (word[i - 1] != candidate[j - 1] ? 1 : 0);
-        diagonal = std::exchange(row[j], std::min({changed, row[j] + 1, row[j - 1] + 1}));
-      }
-    }
-    if (row.back() < best_distance && row.back() < candidate.size()) {
-      best_distance = row.back();
-      best = candidate;
-    }
-  }
-  return best;
-}
-
 }  // namespace perch

@@ -9,7 +9,7 @@
 #include <cstddef>
 
 #include "config/limits.h"
-#include "config/nearest.h"
+#include "base/nearest.h"
 #include "config/text.h"
 #include "config/yaml_value.h"
 

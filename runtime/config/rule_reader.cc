@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/recipe.h"
-#include "config/nearest.h"
+#include "base/nearest.h"
 #include "config/text.h"
 
 namespace perch {

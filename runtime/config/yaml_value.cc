@@ -11,7 +11,7 @@
 
 #include "base/recipe.h"
 #include "config/limits.h"
-#include "config/nearest.h"
+#include "base/nearest.h"
 #include "config/text.h"
 
 namespace perch {

@@ -7,7 +7,8 @@
 
 namespace perch {
 
-// {"layer","kind","recipe","device","require","rule","notes","chosen","fallback","candidates":[...]}
+// {"layer","kind","recipe","device","require","rule","notes","chosen","fallback",
+// "candidates":[...]}
 nlohmann::ordered_json selection_json(const Selection& selection);
 
 }  // namespace perch

@@ -108,6 +108,18 @@ const std::vector<Wrong> kWrongValues = {
     {"choice_case", "version: 1\nlog: {level: INFO}\n",
      "p.yaml:2:14: log.level: got \"INFO\"; want debug, info, warn or error; did you mean "
      "\"info\"?"},
+    {"format", "version: 1\nselect: {rules: [{match: {format: nvpf4}}]}\n",
+     "p.yaml:2:35: select.rules[0].match.format: got \"nvpf4\"; want the name of a weight format, "
+     "such as int4g32, * and ? allowed; did you mean \"nvfp4\"?"},
+    {"format_order", "version: 1\nselect: {rules: [{match: {format: int4g32+bias+z}}]}\n",
+     "p.yaml:2:35: select.rules[0].match.format: got \"int4g32+bias+z\"; want it as it is printed, "
+     "\"int4g32:f32+z+bias\""},
+    {"act", rule("      act: int9\n"),
+     "p.yaml:5:12: select.rules[0].act: got \"int9\"; want an activation format, such as int8, or "
+     "none"},
+    {"requant", rule("      requant: int4q128\n"),
+     "p.yaml:5:16: select.rules[0].requant: got \"int4q128\"; want a weight format, such as "
+     "int4g128"},
     {"kind", "version: 1\nselect: {rules: [{match: {kind: mo}}]}\n",
      "p.yaml:2:33: select.rules[0].match.kind: got \"mo\"; want moe or linear; did you mean "
      "\"moe\"?"},
@@ -156,16 +168,20 @@ TEST(ConfigError, UnknownCapability) {
   EXPECT_EQ(message.find("p.yaml:5:24: select.rules[0].require[1]: got \"BATCH_INVARIENT\"; want "),
             0U)
       << message;
-  EXPECT_NE(message.find("; did you mean \"BATCH_INVARIANT\"?"), std::string::npos) << message;
+  EXPECT_NE(message.find("; did you mean \"batch_invariant\"?"), std::string::npos) << message;
+}
+
+std::string match_name(const std::string& name) {
+  return "version: 1\nselect: {rules: [{match: {name: " + name + "}}]}\n";
 }
 
 TEST(ConfigError, EveryWordLikeABooleanUnlessQuoted) {
   for (const char* word : {"no", "No", "NO", "off", "on", "yes", "true", "False", "y", "N"}) {
     const std::string text = word;
-    EXPECT_NE(error_of(rule("      act: " + text + "\n")).find("p.yaml:5:12: "), std::string::npos);
-    const auto config = parse_config(rule("      act: '" + text + "'\n"), "p.yaml");
+    EXPECT_NE(error_of(match_name(text)).find("p.yaml:2:33: "), std::string::npos);
+    const auto config = parse_config(match_name("'" + text + "'"), "p.yaml");
     ASSERT_TRUE(config.ok()) << config.status().message();
-    EXPECT_EQ(config->select.rules[0].act, text);
+    EXPECT_EQ(config->select.rules[0].match.name, text);
   }
 }
 

@@ -11,11 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "config/caps.h"
 #include "config/effective.h"
 #include "config/environment.h"
 #include "config/match.h"
-#include "config/nearest.h"
+#include "base/nearest.h"
 #include "config/yaml_reader.h"
 
 namespace perch {
@@ -232,7 +231,7 @@ TEST(Effective, EveryValueHasItsOrigin) {
   const auto& first = json["select"]["rules"][0];
   EXPECT_EQ(first["origin"], "p.yaml:15:7");
   EXPECT_EQ(first["require"]["value"],
-            (nlohmann::json{"DETERMINISTIC", "BATCH_INVARIANT", "FP32_ACCUM"}));
+            (nlohmann::json{"deterministic", "batch_invariant", "fp32_accum"}));
   EXPECT_EQ(first["act"]["value"], "none");
   const auto& second = json["select"]["rules"][1];
   EXPECT_EQ(second["use"], (nlohmann::json{{"value", "auto"}, {"origin", "default"}}));
@@ -262,26 +261,6 @@ TEST(Nearest, FewestTypingErrors) {
   EXPECT_EQ(nearest_name("", known), std::nullopt);
   EXPECT_EQ(nearest_name(std::string(100000, 'a'), known), std::nullopt);
   EXPECT_EQ(nearest_name("log", {}), std::nullopt);
-}
-
-TEST(Caps, NamesAndBitsAgree) {
-  EXPECT_EQ(cap_from_name("DETERMINISTIC"), PERCH_CAP_DETERMINISTIC);
-  EXPECT_EQ(cap_from_name("batch_invariant"), PERCH_CAP_BATCH_INVARIANT);
-  EXPECT_EQ(cap_from_name("expert_load_invariant"), PERCH_CAP_EXPERT_LOAD_INVARIANT);
-  EXPECT_EQ(cap_from_name("graph_capture"), PERCH_CAP_GRAPH_CAPTURE);
-  EXPECT_EQ(cap_from_name("Async"), PERCH_CAP_ASYNC);
-  EXPECT_EQ(cap_from_name("no_alloc_execute"), PERCH_CAP_NO_ALLOC_EXECUTE);
-  EXPECT_EQ(cap_from_name("concurrent_execute"), PERCH_CAP_CONCURRENT_EXECUTE);
-  EXPECT_EQ(cap_from_name("inplace"), PERCH_CAP_INPLACE);
-  EXPECT_EQ(cap_from_name("fp32_accum"), PERCH_CAP_FP32_ACCUM);
-  EXPECT_EQ(cap_from_name("row_strided_act"), PERCH_CAP_ROW_STRIDED_ACT);
-  EXPECT_EQ(cap_from_name("zero_copy_weights"), PERCH_CAP_ZERO_COPY_WEIGHTS);
-  EXPECT_EQ(cap_from_name("threads_from_host"), PERCH_CAP_THREADS_FROM_HOST);
-  EXPECT_EQ(cap_from_name("y_may_alias_workspace"), PERCH_CAP_Y_MAY_ALIAS_WORKSPACE);
-  EXPECT_EQ(cap_from_name("prequantized_input"), PERCH_CAP_PREQUANTIZED_INPUT);
-  EXPECT_EQ(cap_from_name("async "), std::nullopt);
-  EXPECT_EQ(names_of_caps(PERCH_CAPS_KNOWN).size(), cap_names().size());
-  EXPECT_EQ(names_of_caps(perch_caps{1} << 63), std::vector<std::string_view>{});
 }
 
 // ---- Files

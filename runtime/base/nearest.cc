@@ -1,6 +1,6 @@
-// See nearest.h: the optimal string alignment distance, on names of up to 64 bytes. Part of step 1,
-// config.
-#include "config/nearest.h"
+// See nearest.h: the optimal string alignment distance, on names of up to 64 bytes.
+
+#include "base/nearest.h"
 
 #include <algorithm>
 #include <array>
