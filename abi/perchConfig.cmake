@@ -1,7 +1,7 @@
 # find_package(perch):
 #   perch::perch     what a host links: the runtime and its headers
-#   perch::backend   what a backend (add_library(... MODULE ...)) links: the headers, and the linking
-#                    that leaves its entry as the one exported symbol
+#   perch::backend   what a backend (a MODULE library) links: the headers, and options that leave
+#                    its entry as the one exported symbol
 #   perch::abi       the headers alone
 # <dlpack/dlpack.h> is found in the compiler's own places, or under PERCH_DLPACK_INCLUDE_DIR.
 include(${CMAKE_CURRENT_LIST_DIR}/perch-abi-targets.cmake)

@@ -34,7 +34,8 @@ done
 row='model.layers.0.mlp.experts on humming-cpu/1: y[0] = '
 expect "$row" "$work/c/host" "$fixtures/qwen3_moe"
 expect 'example on humming-cpu/1: y = 9 8' "$work/cpp/host"
-expect 'example on reference/0: y = 9 8' "$work/cpp/host" "$prefix/share/perch/configs/reference.yaml"
+expect 'example on reference/0: y = 9 8' "$work/cpp/host" \
+  "$prefix/share/perch/configs/reference.yaml"
 
 # By pkg-config. Word splitting is meant.
 PKG_CONFIG_PATH=$libdir/pkgconfig

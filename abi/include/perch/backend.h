@@ -19,7 +19,7 @@
 
 PERCH_EXTERN_C_BEGIN
 
-/* ---- What the host gives ------------------------------------------------------------------------*/
+/* ---- What the host gives ----------------------------------------------------------------------*/
 
 /* One task of a parallel_for. tid is in [0, num_threads) and unique among tasks running now, so it
  * may index scratch. A task must not throw, wait for another task, or call parallel_for. */
@@ -50,7 +50,7 @@ typedef struct perch_host_api {
   const void*(PERCH_CALL* get_extension)(void* ctx, const char* id);
 } perch_host_api;
 
-/* ---- What a backend says about itself -----------------------------------------------------------*/
+/* ---- What a backend says about itself ---------------------------------------------------------*/
 #define PERCH_KIND_BIT(kind) ((uint64_t)1 << (kind))
 #define PERCH_DEVICE_BIT(device_type) ((uint64_t)1 << (device_type))
 
@@ -79,7 +79,7 @@ typedef struct perch_device_info {
 
 /* "What does the backend's compiler think a struct is?" The runtime compares each struct it sends
  * with this size: bytes beyond it that are not zero are a field the backend does not know, and the
- * candidate is refused with the field's name. Fill it with PERCH_STRUCT_SIZES_INIT, never by hand. */
+ * candidate is refused with the field's name. Fill it with PERCH_STRUCT_SIZES_INIT, not by hand. */
 typedef struct perch_struct_sizes {
   uint32_t struct_size;
   uint32_t quant;

@@ -156,7 +156,7 @@ typedef struct perch_linear_config {
 #define PERCH_MOE_ROUTER_WEIGHT_ON_INPUT 0x8u
 
 #define PERCH_FORM_STANDARD 1u /* x [T,H], ids and weights [T,topk], y [T,H] */
-#define PERCH_FORM_BATCHED 2u  /* x, y [E,Tmax,H], counts [E]: rows beyond a count are not written */
+#define PERCH_FORM_BATCHED 2u  /* x, y [E,Tmax,H], counts [E]: rows past a count are not written */
 #define PERCH_FORM_GROUPED 3u  /* x, y [R,H] sorted by expert, offsets [E+1] */
 
 /* w13 is [GU,H] per expert, gate rows first, then up rows; w2 is [H,I].
@@ -191,11 +191,11 @@ static inline int64_t perch_gate_up_width(uint32_t activation, int64_t intermedi
   return perch_activation_is_gated(activation) ? 2 * intermediate : intermediate;
 }
 
-/* ---- The layer ---------------------------------------------------------------------------------*/
+/* ---- The layer --------------------------------------------------------------------------------*/
 #define PERCH_KIND_LINEAR 1u
 #define PERCH_KIND_MOE 2u
 
-/* NaN codes in weights or scales (e8m0 255, e4m3 0x7F) are refused at prepare unless this is set. */
+/* NaN codes in weights or scales (e8m0 255, e4m3 0x7F) are refused at prepare unless it is set. */
 #define PERCH_LAYER_ALLOW_NAN 0x1u
 
 /* Borrowed for the call: a callee that needs it longer copies it. Exactly the pointer of `kind` is
@@ -219,7 +219,7 @@ typedef struct perch_layer_config {
   const perch_ext* next;
 } perch_layer_config;
 
-/* ---- The answer to "may I run this?" ------------------------------------------------------------*/
+/* ---- The answer to "may I run this?" ----------------------------------------------------------*/
 #define PERCH_REASON_DTYPE 1
 #define PERCH_REASON_SHAPE 2
 #define PERCH_REASON_ALIGNMENT 3
@@ -316,7 +316,7 @@ typedef struct perch_layout {
   const perch_ext* next;
 } perch_layout;
 
-/* ---- A call ------------------------------------------------------------------------------------*/
+/* ---- A call -----------------------------------------------------------------------------------*/
 /* Where device work is enqueued. handle is a cudaStream_t; NULL on the CPU. */
 #define PERCH_STREAM_LEGACY_DEFAULT 0x1u /* NULL really means CUDA's legacy default stream */
 typedef struct perch_stream {

@@ -31,7 +31,7 @@ typedef struct perch_model perch_model;
 typedef struct perch_tensors perch_tensors;
 typedef struct perch_tensor perch_tensor;
 
-/* ---- Versions ----------------------------------------------------------------------------------*/
+/* ---- Versions ---------------------------------------------------------------------------------*/
 PERCH_EXPORT perch_status PERCH_CALL perch_abi_version(uint32_t* major, uint32_t* minor);
 /* Every struct of the ABI with its size and the name, offset and size of each field. */
 PERCH_EXPORT perch_status PERCH_CALL perch_abi_describe(char* json, uint64_t capacity,
@@ -39,7 +39,7 @@ PERCH_EXPORT perch_status PERCH_CALL perch_abi_describe(char* json, uint64_t cap
 /* "PERCH_E_UNSUPPORTED"; a string of the library, never NULL. */
 PERCH_EXPORT const char* PERCH_CALL perch_status_name(perch_status status);
 
-/* ---- Runtime -----------------------------------------------------------------------------------*/
+/* ---- Runtime ----------------------------------------------------------------------------------*/
 typedef void(PERCH_CALL* perch_log_fn)(void* ctx, int32_t level, const char* component,
                                        const char* message);
 /* A host's own threads: see perch_host_api in backend.h for what a task may do. The callee runs
@@ -57,7 +57,7 @@ typedef struct perch_runtime_opts {
   const char* config_path;  /* YAML; NULL: config_text, else the installed default */
   const char* config_text;  /* YAML given as text */
   const char* backend_path; /* colon-separated absolute files or directories, searched first */
-  perch_parallel_for_fn parallel_for; /* NULL: the runtime's own pool; else num_threads is its size */
+  perch_parallel_for_fn parallel_for; /* NULL: a pool of our own; else num_threads is its size */
   void* parallel_for_ctx;
   perch_log_fn log; /* NULL: stderr */
   void* log_ctx;
@@ -86,7 +86,7 @@ PERCH_EXPORT perch_status PERCH_CALL perch_set_log(perch_runtime* runtime, perch
                                                    void* ctx, int32_t level, perch_error* error);
 PERCH_EXPORT int32_t PERCH_CALL perch_runtime_num_threads(perch_runtime* runtime);
 
-/* ---- Layers ------------------------------------------------------------------------------------*/
+/* ---- Layers -----------------------------------------------------------------------------------*/
 /* Dry run: {"layer","chosen","candidates":[{"backend","variant","kernel","device","verdict",
  * "caps","score","bytes","reasons":[{"code","field","text"}]}],"rule":{...}}. PERCH_OK also when
  * nothing fits; "chosen" is then null. */
@@ -172,7 +172,7 @@ PERCH_EXPORT perch_status PERCH_CALL perch_layer_execute(perch_layer* layer,
                                                          const perch_exec_args* args,
                                                          perch_error* error);
 
-/* ---- Models: a checkpoint's layers --------------------------------------------------------------*/
+/* ---- Models: a checkpoint's layers ------------------------------------------------------------*/
 #define PERCH_ORIENTATION_AUTO 0u       /* what the model_type says */
 #define PERCH_ORIENTATION_NATIVE 1u     /* fused experts are [E,2I,H] and [E,H,I] */
 #define PERCH_ORIENTATION_TRANSPOSED 2u /* fused experts are [E,H,2I] and [E,I,H] */
@@ -236,12 +236,12 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_explain(perch_model* model, uin
 PERCH_EXPORT perch_status PERCH_CALL perch_model_layer(perch_model* model, uint32_t index,
                                                        const perch_stream* stream,
                                                        perch_layer** layer, perch_error* error);
-/* Canonical tensors of one expert (-1: a linear layer), named as in backend.h. Owned by *tensors. */
+/* Canonical tensors of one expert (-1: of a linear layer) by backend.h's names, *tensors' own. */
 PERCH_EXPORT perch_status PERCH_CALL perch_model_tensors(perch_model* model, uint32_t index,
                                                          int32_t expert, perch_tensors** tensors,
                                                          perch_error* error);
 
-/* ---- Agreement ---------------------------------------------------------------------------------*/
+/* ---- Agreement --------------------------------------------------------------------------------*/
 /* How far y is from what it should be, element by element, within
  *   |y - expected| <= 1.5 (u_out |expected| + u_mid S_mid + u_w S + (2 sqrt K + 4) u_f32 S)
  * with S the sum of absolute products carried through the layer. ratio = difference / allowed. */
@@ -263,7 +263,7 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_compare(perch_model* model, uin
                                                          perch_comparison* comparison,
                                                          perch_error* error);
 
-/* ---- Routing -----------------------------------------------------------------------------------*/
+/* ---- Routing ----------------------------------------------------------------------------------*/
 #define PERCH_ROUTE_SOFTMAX 1u      /* p = softmax over all E, then topk */
 #define PERCH_ROUTE_TOPK_SOFTMAX 2u /* topk, then softmax over the chosen */
 #define PERCH_ROUTE_SIGMOID 3u      /* s = sigmoid, topk of s + bias, weights from s */
@@ -302,7 +302,7 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_router_logits(perch_model* mode
                                                                const DLTensor* logits,
                                                                perch_error* error);
 
-/* ---- Tensors -----------------------------------------------------------------------------------*/
+/* ---- Tensors ----------------------------------------------------------------------------------*/
 /* The tensors of one safetensors file, mapped read-only. */
 PERCH_EXPORT perch_status PERCH_CALL perch_tensors_open(const char* path, perch_tensors** tensors,
                                                         perch_error* error);
