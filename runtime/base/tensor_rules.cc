@@ -11,6 +11,8 @@
 namespace perch {
 namespace {
 
+constexpr int32_t kPinnedHost = 3;  // kDLCUDAHost; kDLCPUPinned in older headers
+
 struct DtypeRow {
   uint8_t code;
   uint8_t bits;
@@ -188,7 +190,11 @@ Status check_tensor(const DLTensor* tensor, uint64_t flags, const TensorWant& wa
   PERCH_RETURN_IF_ERROR(check_dtype(*tensor, want));
   PERCH_RETURN_IF_ERROR(check_shape(*tensor, want));
   const int32_t device_type = device_type_of(*tensor);
-  if (device_type != want.device.device_type || tensor->device.device_id != want.device.device_id) {
+  // Pinned host memory is the CPU's, whatever GPU it is pinned for.
+  const bool pinned = want.device.device_type == kDLCPU && device_type == kPinnedHost;
+  const bool same =
+      device_type == want.device.device_type && tensor->device.device_id == want.device.device_id;
+  if (!pinned && !same) {
     return fail(
         want, "device",
         fmt::format("got device type {} id {}; want type {} id {} (DLPack numbers)", device_type,

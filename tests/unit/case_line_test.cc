@@ -301,7 +301,7 @@ TEST(CaseLine, ErrorsNameColumnTokenAndWish) {
       {"moe t4 e0", "column 9: '0': want a number in 1..2147483647"},
       {"moe t4 h9223372036854775808", "column 9: '9223372036854775808': want a number in 1.."},
       {"moe t4 t4", "column 8: 't4': want t<int> only once"},
-      {"moe t4 tp2", "column 8: 'tp2': want a key of this kind of layer; did you mean 'top<int>'?"},
+      {"moe t4 tpo2", "column 8: 'tpo2': want a key of this kind of layer; did you mean 'top<int>'?"},
       {"moe lod=zipf",
        "column 5: 'lod=zipf': want a key of this kind of layer; did you mean 'load='?"},
       {"moe zzzzzz", "column 5: 'zzzzzz': want one of: t<int> e<int> eg<int> top<int> h<int>"},

@@ -285,8 +285,8 @@ TEST(ConfigFile, ThoseWeShip) {
   const Result<Config> usual = load_config(folder + "default.yaml");
   const Result<Config> reference = load_config(folder + "reference.yaml");
   const Result<Config> invariant = load_config(folder + "batch_invariant.yaml");
-  EXPECT_EQ(policy_for(*usual, moe).use.value.at(0), "humming-cpu");
-  EXPECT_EQ(policy_for(*reference, moe).use.value.at(0), "reference");
+  EXPECT_TRUE(policy_for(*usual, moe).use.value.empty()) << "every backend may compete";
+  EXPECT_EQ(policy_for(*reference, moe).use.value, std::vector<std::string>{"reference"});
   EXPECT_EQ(policy_for(*invariant, moe).require.value, PERCH_CAP_BATCH_INVARIANT);
 }
 
