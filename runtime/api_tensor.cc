@@ -173,9 +173,7 @@ perch_status perch_tensor_check(const char* argument, const DLTensor* tensor, ui
 
 perch_status perch_import_dlpack(void* managed, perch_tensor** tensor, perch_error* error) {
   return perch::guarded_call(error, "perch_import_dlpack", [&]() -> perch::Status {
-    if (managed == nullptr || tensor == nullptr) {
-      return perch::null_argument("perch_import_dlpack", managed == nullptr ? "managed" : "tensor");
-    }
+    if (managed == nullptr) return perch::null_argument("perch_import_dlpack", "managed");
     auto* source = static_cast<DLManagedTensor*>(managed);
     // Owned from here on: its destructor calls the deleter, on failure too.
     auto imported = std::make_unique<perch_tensor>();
@@ -184,6 +182,7 @@ perch_status perch_import_dlpack(void* managed, perch_tensor** tensor, perch_err
       auto* owned = static_cast<DLManagedTensor*>(context);
       if (owned->deleter != nullptr) owned->deleter(owned);
     };
+    if (tensor == nullptr) return perch::null_argument("perch_import_dlpack", "tensor");
     PERCH_RETURN_IF_ERROR(perch::import_tensor(source->dl_tensor, 0, imported.get()));
     *tensor = imported.release();
     return {};
@@ -194,9 +193,7 @@ perch_status perch_import_dlpack_versioned(void* managed, perch_tensor** tensor,
                                            perch_error* error) {
   constexpr const char* kFunction = "perch_import_dlpack_versioned";
   return perch::guarded_call(error, kFunction, [&]() -> perch::Status {
-    if (managed == nullptr || tensor == nullptr) {
-      return perch::null_argument(kFunction, managed == nullptr ? "managed" : "tensor");
-    }
+    if (managed == nullptr) return perch::null_argument(kFunction, "managed");
     auto* source = static_cast<perch::ManagedVersioned*>(managed);
     auto imported = std::make_unique<perch_tensor>();
     imported->context = managed;
@@ -204,6 +201,7 @@ perch_status perch_import_dlpack_versioned(void* managed, perch_tensor** tensor,
       auto* owned = static_cast<perch::ManagedVersioned*>(context);
       if (owned->deleter != nullptr) owned->deleter(owned);
     };
+    if (tensor == nullptr) return perch::null_argument(kFunction, "tensor");
     if (source->major != 1) {
       return {PERCH_E_ABI_MISMATCH,
               fmt::format("{}: version: got {}.{}; want major 1; the tensor was released",

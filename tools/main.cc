@@ -31,6 +31,15 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    // CLI11 says only that a subcommand is required.
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
+      std::cerr << "perch: got subcommand \"" << argv[1] << "\"; want one of:";
+      for (const CLI::App* known : app.get_subcommands(nullptr)) {
+        std::cerr << " " << known->get_name();
+      }
+      std::cerr << "\n";
+      return kExitBadInput;
+    }
     const int code = app.exit(error);
     return code == 0 ? kExitFine : kExitBadInput;
   }
