@@ -2,6 +2,7 @@
 // caller's floating-point state.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <numeric>
 #include <thread>
 
@@ -135,6 +136,26 @@ TEST_P(InvariantTest, OneRowAmong257) {
       std::memcpy(one.weights.bytes.data(), &many.weights.bytes[row * 8], 8);
       const Tensor alone = run(layer.get(), layer_config, one);
       EXPECT_EQ(std::memcmp(alone.bytes.data(), &all.bytes[row * 96], 96), 0) << row;
+    }
+  }
+}
+
+// A row with a NaN or an infinity gives NaN there and touches no other row.
+TEST_P(CallersTest, NanInARowStaysInIt) {
+  const LayerConfig layer_config = config();
+  const perch_host::Layer layer = build_layer(shared_runtime(GetParam().backend), layer_config,
+                                              random_experts(layer_config, 9));
+  for (const int64_t rows : {3, 40}) {
+    const Call call = random_call(layer_config, rows, 3);
+    const Tensor want = run(layer.get(), layer_config, call);
+    for (const uint16_t odd : {uint16_t{0x7FC0}, uint16_t{0x7F80}}) {
+      Call spoiled = call;
+      std::memcpy(&spoiled.x.bytes[96 + 10], &odd, sizeof(odd));
+      const Tensor y = run(layer.get(), layer_config, spoiled);
+      const std::vector<float> values = to_floats(y);
+      for (size_t c = 48; c < 96; ++c) EXPECT_FALSE(std::isfinite(values[c])) << c;
+      EXPECT_EQ(std::memcmp(y.bytes.data(), want.bytes.data(), 96), 0);
+      EXPECT_EQ(std::memcmp(&y.bytes[192], &want.bytes[192], y.bytes.size() - 192), 0);
     }
   }
 }

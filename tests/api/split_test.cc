@@ -185,5 +185,48 @@ TEST(Split, GroupsStayWhole) {
   }
 }
 
+// Field report B3: a linear layer with K 12 in groups of 4 over 2 ranks is 8 and 4, and the sum is
+// exact.
+TEST(Split, LinearGroupsStayWholeAndSumExactly) {
+  Checkpoint checkpoint;
+  checkpoint.config = moe_config_json("qwen3_moe", {1, 1, 12, 4});
+  checkpoint.config["quantization_config"] = packed_config(4, "group", 4);
+  store_packed("model.layers.0.self_attn.o_proj", 4, 1, 12, std::vector<int>(12, 1), {1, 10, 100},
+               &checkpoint);
+  float sum = 0;
+  for (const uint32_t rank : {0U, 1U}) {
+    perch_model_opts opts = model_opts();
+    opts.tp_rank = rank;
+    opts.tp_size = 2;
+    const perch_host::Model model = checkpoint.open(shared_runtime("reference"), &opts);
+    const LayerConfig config(*perch_model_layer_config(model.get(), 0));
+    const int64_t k = rank == 0 ? 8 : 4;
+    ASSERT_EQ(config.linear().in_features, k);
+    const perch_host::Layer layer = perch_host::make_layer(model, 0);
+    Call call;
+    call.x = f32({1, k}, std::vector<float>(static_cast<size_t>(k), 1.0F));
+    sum += to_floats(run(layer.get(), config, call))[0];
+  }
+  EXPECT_EQ(sum, 444.0F);
+  perch_model_opts opts = model_opts();
+  opts.tp_size = 4;
+  const std::string text = refusal([&] { checkpoint.open(shared_runtime("reference"), &opts); });
+  for (const char* part : {"12", "units of 4", "tp 4", "tp 3 or less works"}) {
+    EXPECT_TRUE(says(text, part));
+  }
+}
+
+// Field report H6: rank 1 of 2 starts at row 3 of 6, not at a padded 4.
+TEST(Split, StartsAtLogicalRows) {
+  const MoeSizes sizes{1, 1, 1, 6};
+  const Checkpoint checkpoint =
+      store(Storage::kP, sizes, {{{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}, {1, 1, 1, 1, 1, 1}}});
+  perch_model_opts opts = model_opts();
+  opts.tp_rank = 1;
+  opts.tp_size = 2;
+  const perch_host::Model model = checkpoint.open(shared_runtime("reference"), &opts);
+  EXPECT_EQ(to_floats(canonical(model, 0)["w13"]), (std::vector<float>{4, 5, 6, 10, 11, 12}));
+}
+
 }  // namespace
 }  // namespace perch::test
