@@ -78,6 +78,13 @@ TEST(Needed, ByTheRuntimeIsLibcAlone) {
   }
 }
 
+// "lib/perch/backends/libperch_reference.so" as a test's name.
+std::string file_name(const ::testing::TestParamInfo<const char*>& row) {
+  std::string name = std::filesystem::path(row.param).filename().string();
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
 class CudaTest : public ::testing::TestWithParam<const char*> {};
 
 // A host on a machine without a driver must start (field report G4).
@@ -91,7 +98,8 @@ TEST_P(CudaTest, IsNotNeeded) {
 INSTANTIATE_TEST_SUITE_P(Files, CudaTest,
                          ::testing::Values("lib/libperch.so.1", "bin/perch",
                                            "lib/perch/backends/libperch_reference.so",
-                                           "lib/perch/backends/libperch_humming_cpu.so"));
+                                           "lib/perch/backends/libperch_humming_cpu.so"),
+                         file_name);
 
 class BackendExportsTest : public ::testing::TestWithParam<const char*> {};
 
@@ -106,7 +114,8 @@ TEST_P(BackendExportsTest, AreTheEntryAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, BackendExportsTest,
                          ::testing::Values("libperch_reference.so", "libperch_humming_cpu.so",
-                                           "libperch_template.so"));
+                                           "libperch_template.so"),
+                         file_name);
 
 }  // namespace
 }  // namespace perch::test

@@ -105,7 +105,8 @@ TEST_P(TwoUnitsTest, Link) {
   EXPECT_EQ(run_shell(folder / "both").code, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Compilers, TwoUnitsTest, ::testing::Values("gcc", "clang"));
+INSTANTIATE_TEST_SUITE_P(Compilers, TwoUnitsTest, ::testing::Values("gcc", "clang"),
+                         [](const auto& row) { return std::string(row.param); });
 
 }  // namespace
 }  // namespace perch::test

@@ -246,7 +246,10 @@ TEST_P(ScalarFormTest, OneScalePerExpert) {
   EXPECT_EQ(to_floats(run(layer.get(), config, call)), (std::vector<float>{1, 2, 4}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Rank, ScalarFormTest, ::testing::Values(1, 2, 3));
+std::string rank_name(const ::testing::TestParamInfo<int>& row) {
+  return std::to_string(row.param);
+}
+INSTANTIATE_TEST_SUITE_P(Rank, ScalarFormTest, ::testing::Values(1, 2, 3), rank_name);
 
 class LinearScalarFormTest : public ::testing::TestWithParam<int> {};
 
@@ -266,7 +269,7 @@ TEST_P(LinearScalarFormTest, AreTheSameScalar) {
   EXPECT_EQ(to_floats(run(layer.get(), config, call)), (std::vector<float>{9}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Rank, LinearScalarFormTest, ::testing::Values(0, 1, 2));
+INSTANTIATE_TEST_SUITE_P(Rank, LinearScalarFormTest, ::testing::Values(0, 1, 2), rank_name);
 
 }  // namespace
 }  // namespace perch::test
