@@ -2,7 +2,9 @@
 # demo_lines.sh README OUTPUT: every line of the demo that the README shows must stand in OUTPUT,
 # but for numbers and for what the CPU decides.
 set -eu
-mask() { sed -e 's/avx512\|avx2\|portable/ISA/g' -e 's/[0-9][0-9.]*/N/g' -e 's/  */ /g' -e 's/ *$//'; }
+mask() {
+  sed -e 's/avx512\|avx2\|portable/ISA/g' -e 's/[0-9][0-9.]*/N/g' -e 's/  */ /g' -e 's/ *$//'
+}
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 mask <"$2" >"$scratch/output"
