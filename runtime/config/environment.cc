@@ -8,8 +8,8 @@
 #include <charconv>
 #include <cstddef>
 
-#include "config/limits.h"
 #include "base/nearest.h"
+#include "config/limits.h"
 #include "config/text.h"
 #include "config/yaml_value.h"
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "base/recipe.h"
 #include "base/nearest.h"
+#include "base/recipe.h"
 #include "config/text.h"
 
 namespace perch {

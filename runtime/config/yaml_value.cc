@@ -9,9 +9,9 @@
 #include <set>
 #include <utility>
 
+#include "base/nearest.h"
 #include "base/recipe.h"
 #include "config/limits.h"
-#include "base/nearest.h"
 #include "config/text.h"
 
 namespace perch {

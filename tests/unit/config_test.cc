@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/nearest.h"
 #include "config/effective.h"
 #include "config/environment.h"
 #include "config/match.h"
-#include "base/nearest.h"
 #include "config/yaml_reader.h"
 
 namespace perch {
