@@ -187,14 +187,14 @@ TEST_P(OddLogitsTest, OtherRowsAreUntouched) {
   EXPECT_EQ(std::memcmp(&together.weights[10], alone.weights.data(), 2 * sizeof(float)), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Scorings, OddLogitsTest,
-    ::testing::Values(PERCH_ROUTE_SOFTMAX, PERCH_ROUTE_TOPK_SOFTMAX, PERCH_ROUTE_SIGMOID,
-                      PERCH_ROUTE_TOPK_SIGMOID),
-    [](const auto& row) {
-      static const char* const kNames[] = {"softmax", "topk_softmax", "sigmoid", "topk_sigmoid"};
-      return std::string(kNames[row.param - 1]);
-    });
+std::string scoring_name(const ::testing::TestParamInfo<uint32_t>& row) {
+  static const char* const kNames[] = {"softmax", "topk_softmax", "sigmoid", "topk_sigmoid"};
+  return kNames[row.param - 1];
+}
+INSTANTIATE_TEST_SUITE_P(Scorings, OddLogitsTest,
+                         ::testing::Values(PERCH_ROUTE_SOFTMAX, PERCH_ROUTE_TOPK_SOFTMAX,
+                                           PERCH_ROUTE_SIGMOID, PERCH_ROUTE_TOPK_SIGMOID),
+                         scoring_name);
 
 TEST(RouteC5, SoftmaxValues) {
   const Routed routed =
