@@ -206,7 +206,11 @@ ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime, 
       {"time_ms", {{"median", median}, {"min", times.front()}, {"runs", times.size()}}},
       {"gbps", bytes / median / 1e6},
       {"error", nullptr}};
-  if (read_gbps > 0) result["share_of_read_bandwidth"] = bytes / median / 1e6 / read_gbps;
+  if (read_gbps > 0) {
+    // Again after the run, and the larger counts: on a shared machine the limit moves.
+    read_gbps = std::max(read_gbps, read_bandwidth_gbps(perch_runtime_num_threads(runtime.get())));
+    result["share_of_read_bandwidth"] = bytes / median / 1e6 / read_gbps;
+  }
   if (run.input.expected != nullptr) {
     result["error"] =
         comparison_json(run.options.input.file, compare(run, call, run.input.expected));
@@ -253,7 +257,11 @@ void print_people(const ordered_json& layer) {
 
 bool layer_passed(const ordered_json& layer) {
   const auto& error = layer["error"];
-  return error.is_null() || error["ok"].get<bool>();
+  if (!error.is_null() && !error["ok"].get<bool>()) return false;
+  // Different bytes are a failure only where the backend promised that they would not be.
+  if (!layer.contains("alone") || layer["alone"]["identical_bytes"].get<bool>()) return true;
+  const auto& caps = layer["caps"];
+  return std::find(caps.begin(), caps.end(), "batch_invariant") == caps.end();
 }
 
 void write_outputs(const RunOptions& options, const perch_host::Model& model,

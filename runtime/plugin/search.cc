@@ -18,9 +18,9 @@ namespace perch {
 namespace {
 
 Status system_error(int code, const char* what) {
-  const perch_status status = code == EACCES || code == EPERM ? PERCH_E_PERMISSION
-                              : code == ENOENT                ? PERCH_E_NOT_FOUND
-                                                              : PERCH_E_INVALID_ARGUMENT;
+  const perch_status status = code == EACCES || code == EPERM     ? PERCH_E_PERMISSION
+                              : code == ENOENT || code == ENOTDIR ? PERCH_E_NOT_FOUND
+                                                                  : PERCH_E_INVALID_ARGUMENT;
   return {status, fmt::format("{}: {}", what, std::generic_category().message(code))};
 }
 

@@ -9,14 +9,6 @@
 #include "api_rig.h"
 #include "base/recipe.h"
 
-namespace {
-std::atomic<bool> counting{false};
-std::atomic<int64_t> allocations{0};
-void count() {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1);
-}
-}  // namespace
-
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define PERCH_COUNTS_ALLOCATIONS 1
 #if defined(__has_feature)
@@ -27,6 +19,14 @@ void count() {
 #endif
 
 #ifdef PERCH_COUNTS_ALLOCATIONS
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<int64_t> allocations{0};
+void count() {
+  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1);
+}
+}  // namespace
+
 #define PERCH_TAKES_PLACE extern "C" __attribute__((visibility("default")))
 
 extern "C" void* __libc_malloc(size_t bytes);
