@@ -129,6 +129,12 @@ Status describe(const LayerState& state, const perch_call_shape& shape, perch_la
             fmt::format("perch_layer_get_info: info.layout.struct_size: got {}; want {}",
                         layout->struct_size, sizeof(perch_layout))};
   }
+  if ((layout->buffers_capacity > 0 && layout->buffers == nullptr) ||
+      (layout->derived_capacity > 0 && layout->derived == nullptr)) {
+    return invalid_argument(
+        "perch_layer_get_info: info.layout: got a capacity with NULL; want the "
+        "array it counts, or 0");
+  }
   const Candidate& candidate = state.candidate;
   if (!PERCH_HAS_FIELD(candidate.api, perch_backend_api, describe) ||
       candidate.api->describe == nullptr) {
@@ -211,7 +217,9 @@ perch_status perch_select(perch_runtime* runtime, const perch_layer_config* conf
                            perch::read_config(config, "perch_select"));
     PERCH_ASSIGN_OR_RETURN(const perch::Selection selection,
                            perch::select_in(runtime, {&checked, "", ""}));
-    return perch::copy_json(perch::selection_json(selection).dump(), json, capacity, needed);
+    return perch::copy_json(perch::selection_json(selection).dump(
+                                -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+                            json, capacity, needed);
   });
 }
 
@@ -268,8 +276,10 @@ perch_status perch_layer_explain(perch_layer* layer, char* json, uint64_t capaci
                                  uint64_t* needed, perch_error* error) {
   return perch::guarded_call(error, "perch_layer_explain", [&]() -> perch::Status {
     if (layer == nullptr) return perch::null_argument("perch_layer_explain", "layer");
-    return perch::copy_json(perch::selection_json(layer->state.selection).dump(), json, capacity,
-                            needed);
+    return perch::copy_json(
+        perch::selection_json(layer->state.selection)
+            .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+        json, capacity, needed);
   });
 }
 

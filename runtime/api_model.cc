@@ -1,4 +1,4 @@
-// perch_model_*, perch_canonicalize and perch_route.
+// perch_model_* and perch_canonicalize.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -7,10 +7,11 @@
 #include "api_tensors.h"
 #include "base/checked.h"
 #include "base/config_rules.h"
+#include "base/extensions.h"
 #include "base/recipe.h"
 #include "base/tensor_rules.h"
 #include "run/agreement.h"
-#include "run/route.h"
+#include "run/exec_tensors.h"
 #include "run/router_logits.h"
 #include "select/report.h"
 
@@ -21,6 +22,7 @@ using nlohmann::ordered_json;
 
 Result<CanonicalOptions> canonical_options(const perch_runtime& runtime,
                                            const perch_model_opts& opts, const char* function) {
+  PERCH_RETURN_IF_ERROR(check_extensions(opts.next, function));
   CanonicalOptions options;
   const auto or_one = [](uint32_t size) { return size == 0 ? 1U : size; };
   options.split = {opts.tp_rank, or_one(opts.tp_size), opts.ep_rank, or_one(opts.ep_size)};
@@ -37,7 +39,7 @@ Result<CanonicalOptions> canonical_options(const perch_runtime& runtime,
     return type == 0 || (type >= PERCH_TYPE_F32 && type <= PERCH_TYPE_BF16);
   };
   constexpr uint32_t kFlags = PERCH_MODEL_ALLOW_UNEXPECTED | PERCH_MODEL_ALLOW_NAN;
-  const bool known = (opts.flags & ~kFlags) == 0 && opts.orientation <= 2 && opts.next == nullptr &&
+  const bool known = (opts.flags & ~kFlags) == 0 && opts.orientation <= 2 &&
                      (opts.require & ~PERCH_CAPS_KNOWN) == 0 &&
                      (opts.prefer & ~PERCH_CAPS_KNOWN) == 0;
   if (!known) {
@@ -82,6 +84,29 @@ Status open_model(perch_runtime* runtime, const perch_model_opts* given, const c
   return {};
 }
 
+// Where a borrowed tensor may lie: on the CPU, inside the address space, without foreign flags.
+Status check_borrowed(const perch_named_tensor& given) {
+  constexpr const char* kFunction = "perch_canonicalize";
+  constexpr int32_t kPinnedHost = 3;
+  int32_t device_type = 0;
+  std::memcpy(&device_type, &given.tensor->device, sizeof(device_type));
+  if (device_type != kDLCPU && device_type != kPinnedHost) {
+    return invalid_argument(fmt::format("{}: {}: device: got DLPack type {}; want 1, the CPU",
+                                        kFunction, given.name, device_type));
+  }
+  if ((given.flags & ~uint64_t{PERCH_TENSOR_READ_ONLY}) != 0) {
+    return invalid_argument(fmt::format("{}: {}: flags: got {:#x}; want 0 or 1 (read-only)",
+                                        kFunction, given.name, given.flags));
+  }
+  uint64_t begin = 0;
+  if (__builtin_add_overflow(reinterpret_cast<uint64_t>(given.tensor->data),
+                             given.tensor->byte_offset, &begin)) {
+    return invalid_argument(fmt::format("{}: {}: byte_offset: got {}, beyond the address space",
+                                        kFunction, given.name, given.tensor->byte_offset));
+  }
+  return {};
+}
+
 Result<RawTensor> borrow_raw(const perch_named_tensor& given) {
   constexpr const char* kFunction = "perch_canonicalize";
   if (given.name == nullptr || given.tensor == nullptr) {
@@ -96,6 +121,7 @@ Result<RawTensor> borrow_raw(const perch_named_tensor& given) {
                                         kFunction, raw.name, print_dtype(tensor.dtype)));
   }
   raw.dtype = *dtype;
+  PERCH_RETURN_IF_ERROR(check_borrowed(given));
   if (tensor.ndim < 0 || tensor.ndim > 8 || (tensor.ndim > 0 && tensor.shape == nullptr)) {
     return invalid_argument(fmt::format("{}: {}: ndim: got {}; want 0 to 8 with a shape", kFunction,
                                         raw.name, tensor.ndim));
@@ -211,37 +237,6 @@ Status make_model_layer(perch_model* model, uint32_t index, const perch_stream* 
   return {};
 }
 
-Status route(const perch_route_config* config, const DLTensor* logits, const DLTensor* ids,
-             const DLTensor* weights) {
-  if (config == nullptr) return null_argument("perch_route", "config");
-  PERCH_RETURN_IF_ERROR(check_route_config(*config));
-  TensorWant want;
-  want.function = "perch_route";
-  want.argument = "logits";
-  want.elements = kElementF32;
-  int64_t shape[2] = {-1, config->num_experts};
-  want.shape = shape;
-  want.ndim = 2;
-  NormalTensor in;
-  PERCH_RETURN_IF_ERROR(check_tensor(logits, 0, want, &in));
-  shape[0] = in.shape[0];
-  shape[1] = config->topk;
-  want.written = true;
-  want.argument = "weights";
-  NormalTensor weights_out;
-  PERCH_RETURN_IF_ERROR(check_tensor(weights, 0, want, &weights_out));
-  want.argument = "ids";
-  want.elements = kElementI32;
-  NormalTensor ids_out;
-  PERCH_RETURN_IF_ERROR(check_tensor(ids, 0, want, &ids_out));
-  for (int64_t t = 0; t < in.shape[0]; ++t) {
-    route_row(*config, static_cast<const float*>(in.tensor.data) + t * config->num_experts,
-              static_cast<int32_t*>(ids_out.tensor.data) + t * config->topk,
-              static_cast<float*>(weights_out.tensor.data) + t * config->topk);
-  }
-  return {};
-}
-
 }  // namespace
 }  // namespace perch
 
@@ -305,7 +300,9 @@ perch_status perch_model_explain(perch_model* model, uint32_t index, char* json,
         const perch::Selection selection,
         perch::select_in(model->runtime,
                          {&layer->config, model->model.config.model_type, model->backend}));
-    return perch::copy_json(perch::selection_json(selection).dump(), json, capacity, needed);
+    return perch::copy_json(perch::selection_json(selection).dump(
+                                -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+                            json, capacity, needed);
   });
 }
 
@@ -345,15 +342,20 @@ perch_status perch_model_compare(perch_model* model, uint32_t index, perch_layer
     }
     PERCH_ASSIGN_OR_RETURN(const perch::CanonicalLayer* canonical,
                            perch::find_layer(model, index, kFunction));
-    return perch::compare_output(*canonical, layer->state.config(), layer->state.candidate.flags,
-                                 *args, *expected, comparison);
+    const perch::LayerState& state = layer->state;
+    if (state.config().name() != canonical->config.name()) {
+      return perch::invalid_argument(fmt::format("{}: layer: got '{}'; want '{}', layer {}",
+                                                 kFunction, state.config().name(),
+                                                 canonical->config.name(), index));
+    }
+    const perch::CallRules rules{state.config(), state.candidate.caps, 0};
+    perch::ExecTensors tensors;
+    PERCH_RETURN_IF_ERROR(perch::check_args_header(*args));
+    PERCH_RETURN_IF_ERROR(perch::check_exec_tensors(rules, *args, &tensors));
+    PERCH_RETURN_IF_ERROR(perch::check_routing_values(rules, tensors));
+    return perch::compare_output(*canonical, state.config(), state.candidate.flags, tensors.args,
+                                 *expected, comparison);
   });
-}
-
-perch_status perch_route(const perch_route_config* config, const DLTensor* logits,
-                         const DLTensor* ids, const DLTensor* weights, perch_error* error) {
-  return perch::guarded_call(error, "perch_route",
-                             [&] { return perch::route(config, logits, ids, weights); });
 }
 
 const perch_route_config* perch_model_route_config(perch_model* model, uint32_t index) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api.h"
+#include "base/extensions.h"
 #include "base/recipe.h"
 #include "config/effective.h"
 #include "config/environment.h"
@@ -131,16 +132,29 @@ void start_threads(const perch_runtime_opts& opts, perch_runtime* runtime) {
   runtime->num_threads = runtime->pool->num_threads();
 }
 
+// A backend that refuses the options it was given would be missed without a word: every layer would
+// run elsewhere. So a wrong option is the config's error.
+Status check_backend_options(const perch_runtime& runtime) {
+  for (const LibraryRecord& library : runtime.registry.libraries()) {
+    const auto options = runtime.config.backends.options.find(library.id);
+    if (library.state != LibraryState::kFailed || !library.id_known ||
+        options == runtime.config.backends.options.end()) {
+      continue;
+    }
+    return invalid_argument(fmt::format("{}: backends.options.{}: {}", options->second.origin.where,
+                                        library.id, library.reason));
+  }
+  return {};
+}
+
 Status create(const perch_runtime_opts* given, perch_runtime** out) {
   constexpr const char* kFunction = "perch_runtime_create";
   if (out == nullptr) return null_argument(kFunction, "runtime");
   PERCH_ASSIGN_OR_RETURN(const perch_runtime_opts opts, read_options(given, kFunction, "opts"));
-  if (opts.num_threads < 0 || opts.flags != 0 || opts.next != nullptr) {
-    return invalid_argument(
-        fmt::format("{}: opts: got num_threads {}, flags {}, {}; want 0 or "
-                    "more, 0, no extension",
-                    kFunction, opts.num_threads, opts.flags,
-                    opts.next != nullptr ? "an extension" : "no extension"));
+  PERCH_RETURN_IF_ERROR(check_extensions(opts.next, "perch_runtime_create: opts"));
+  if (opts.num_threads < 0 || opts.flags != 0) {
+    return invalid_argument(fmt::format("{}: opts: got num_threads {}, flags {}; want 0 or more, 0",
+                                        kFunction, opts.num_threads, opts.flags));
   }
   PERCH_ASSIGN_OR_RETURN(Config config, effective_config(opts));
   auto runtime = std::make_unique<perch_runtime>(config.log_level.value);
@@ -151,6 +165,7 @@ Status create(const perch_runtime_opts* given, perch_runtime** out) {
   }
   start_threads(opts, runtime.get());
   PERCH_RETURN_IF_ERROR(runtime->registry.load_all(plugin_options(runtime.get())));
+  PERCH_RETURN_IF_ERROR(check_backend_options(*runtime));
   *out = runtime.release();
   return {};
 }

@@ -55,7 +55,14 @@ namespace {
 void parse_rank(const std::string& text, const char* option, uint32_t* rank, uint32_t* size) {
   if (text.empty()) return;
   char end = '\0';
-  if (std::sscanf(text.c_str(), "%u/%u%c", rank, size, &end) != 2) {
+  unsigned long long of = 0;
+  unsigned long long which = 0;
+  const bool digits = text.find_first_not_of("0123456789/") == std::string::npos;
+  const bool read = digits && text.size() < 16 &&
+                    std::sscanf(text.c_str(), "%llu/%llu%c", &which, &of, &end) == 2;
+  *rank = static_cast<uint32_t>(which);
+  *size = static_cast<uint32_t>(of);
+  if (!read || of == 0 || of > 65536 || which >= of) {
     throw Failure(kExitBadInput,
                   fmt::format("{}: got \"{}\"; want RANK/SIZE, such as 0/2", option, text));
   }

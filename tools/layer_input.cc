@@ -15,7 +15,7 @@ namespace numeric = perch::numeric;
 
 uint32_t perch_type(DLDataType dtype) {
   if (dtype.code == kDLBfloat) return PERCH_TYPE_BF16;
-  if (dtype.code != kDLFloat) return 0;
+  if (dtype.code != kDLFloat || dtype.bits > 32) return 0;
   return dtype.bits == 16 ? PERCH_TYPE_F16 : PERCH_TYPE_F32;
 }
 
@@ -58,7 +58,9 @@ void read_routing(const perch_tensors* tensors, const std::string& layer, int64_
                   LayerInput* input) {
   const DLTensor* ids = find_tensor(tensors, layer + ".ids");
   const DLTensor* weights = find_tensor(tensors, layer + ".weights");
-  if (ids == nullptr || weights == nullptr) return;
+  if (ids == nullptr && weights == nullptr) return;
+  if (ids == nullptr) wrong_tensor(layer + ".ids", "it beside " + layer + ".weights");
+  if (weights == nullptr) wrong_tensor(layer + ".weights", "it beside " + layer + ".ids");
   const auto fits = [&](const DLTensor& tensor, uint8_t code) {
     return tensor.ndim == 2 && tensor.shape[0] == input->tokens && tensor.shape[1] == topk &&
            tensor.dtype.code == code && tensor.dtype.bits == 32;

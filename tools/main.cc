@@ -44,7 +44,13 @@ int main(int argc, char** argv) {
     return code == 0 ? kExitFine : kExitBadInput;
   }
   try {
-    return handler();
+    const int code = handler();
+    std::cout.flush();
+    if (std::cout.fail()) {
+      std::cerr << "perch: standard output: could not be written\n";
+      return kExitBadInput;
+    }
+    return code;
   } catch (const Error& error) {
     std::cerr << "perch: " << error.what() << "\n";
     return exit_code_of(error);

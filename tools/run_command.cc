@@ -301,6 +301,9 @@ int run_run(const CommonOptions& common, const RunOptions& options) {
 
   const std::vector<uint32_t> all = matching_layers(model, options.model);
   const auto inspected = ordered_json::parse(perch_host::json(perch_model_inspect, model.get()));
+  std::vector<std::string> sources = {options.input.file};
+  for (const auto& file : inspected["files"]) sources.push_back(file.get<std::string>());
+  refuse_to_overwrite(options.output, sources);
   ordered_json layers = ordered_json::array();
   std::vector<uint32_t> ran;
   std::vector<std::vector<std::byte>> outputs;
@@ -312,7 +315,13 @@ int run_run(const CommonOptions& common, const RunOptions& options) {
       progress.show(fmt::format("layer {} of {}: {}", layers.size() + 1, all.size(),
                                 perch_model_layer_config(model.get(), index)->name));
       const auto input = make_input(model.get(), index, options.input, tensors.get());
-      if (!input) continue;
+      if (!input) {
+        if (!options.input.expect) continue;
+        throw Failure(
+            kExitBadInput,
+            fmt::format("{}: has no {}.input; want every layer, or --layer for fewer",
+                        options.input.file, perch_model_layer_config(model.get(), index)->name));
+      }
       const perch_host::Layer layer = perch_host::make_layer(model, index);
       const LayerRun run{options, model.get(), index, layer.get(), *input};
       outputs.emplace_back();

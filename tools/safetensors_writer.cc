@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "command.h"
 
 namespace perch_command {
@@ -34,6 +36,17 @@ void SafetensorsWriter::close() {
   file_.close();
   if (file_.fail() || missing_ != 0) {
     throw Failure(kExitBadInput, fmt::format("{}: could not be written", path_));
+  }
+}
+
+void refuse_to_overwrite(const std::string& output, const std::vector<std::string>& sources) {
+  for (const std::string& source : sources) {
+    std::error_code ignored;
+    if (output.empty() || source.empty() || !std::filesystem::equivalent(output, source, ignored)) {
+      continue;
+    }
+    throw Failure(kExitBadInput,
+                  fmt::format("--output: got {}, which is being read; want another file", output));
   }
 }
 

@@ -29,4 +29,7 @@ class SafetensorsWriter {
   uint64_t missing_ = 0;  // bytes not yet appended
 };
 
+// Failure when `output` is one of the files that are being read.
+void refuse_to_overwrite(const std::string& output, const std::vector<std::string>& sources);
+
 }  // namespace perch_command

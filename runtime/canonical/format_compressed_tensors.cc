@@ -95,6 +95,35 @@ bool has_actorder(const json& weights) {
   return text == "group" || text == "dynamic";
 }
 
+// What would change the numbers and is not read, and settings of the wrong type: refused, never
+// passed over.
+Status check_settings(const json& quantization, const json& weights, const std::string& group) {
+  const auto wrong = [&](const std::string& key, const json& got, const char* want) {
+    return unsupported(
+        fmt::format("config.json: quantization_config.{}: got {}; want {}", key, got.dump(), want));
+  };
+  const json transform = quantization.value("transform_config", json());
+  if (!transform.is_null() && !transform.empty()) {
+    return wrong("transform_config", transform, "none: rotations of the input are not applied");
+  }
+  const json sparsity = quantization.value("sparsity_config", json());
+  if (sparsity.is_object() && !sparsity.empty() && sparsity.value("format", json()) != "dense") {
+    return wrong("sparsity_config", sparsity, "none, or format dense");
+  }
+  const std::string where = fmt::format("config_groups.{}.weights.", group);
+  const json bits = weights.value("num_bits", json());
+  if (!bits.is_number_integer()) return wrong(where + "num_bits", bits, "an integer");
+  const json symmetric = weights.value("symmetric", json());
+  if (!symmetric.is_null() && !symmetric.is_boolean()) {
+    return wrong(where + "symmetric", symmetric, "true or false");
+  }
+  const json dynamic = weights.value("dynamic", json());
+  if (!dynamic.is_null() && dynamic != json(false)) {
+    return wrong(where + "dynamic", dynamic, "false: weights are stored quantized");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<CompressedScheme> find_compressed_scheme(const json& quantization,
@@ -128,6 +157,7 @@ Result<CompressedScheme> find_compressed_scheme(const json& quantization,
                     where, module));
   }
   const json weights = chosen->value("weights", json::object());
+  PERCH_RETURN_IF_ERROR(check_settings(quantization, weights, scheme.group));
   scheme.format =
       value_or<std::string>(*chosen, "format", value_or<std::string>(quantization, "format", ""));
   scheme.bits = value_or<int64_t>(weights, "num_bits", 8);

@@ -107,6 +107,11 @@ Status plan_scale(const Projection& projection, const CompressedScheme& scheme, 
   plan->k_unit = std::lcm(group ? scheme.group_size : 1, 8 / scheme.bits);
 
   const RawView* zero = projection.find("weight_zero_point");
+  if (scheme.symmetric && zero != nullptr) {
+    return invalid_argument(fmt::format(
+        "tensor \"{}\": got a zero point; want none, as config_groups.{} says symmetric: true",
+        zero->tensor->name, scheme.group));
+  }
   if (scheme.symmetric) return {};
   if (zero == nullptr) {
     return invalid_argument(fmt::format(

@@ -70,7 +70,9 @@ bool match_part(std::string_view text, const std::array<PartName, n>& names, Exp
 // "3" of "3.gate_proj.weight"; -1 when there is no number.
 int64_t leading_number(std::string_view text, std::string_view* rest) {
   const size_t digits = text.find_first_not_of("0123456789");
-  if (digits == 0 || digits == std::string_view::npos || digits > 6 || text[digits] != '.') {
+  const bool padded = digits > 1 && text[0] == '0';
+  if (digits == 0 || digits == std::string_view::npos || digits > 6 || padded ||
+      text[digits] != '.') {
     return -1;
   }
   *rest = text.substr(digits + 1);
@@ -107,6 +109,19 @@ NameKind parse_name(const RawTensor& tensor, ExpertTensor* out) {
 }
 
 using PartMap = std::map<std::pair<int64_t, Part>, std::vector<ExpertTensor>>;
+
+// One part may have one name only: gate_proj and w1 of the same expert are two weights for one.
+Status add_part(const ExpertTensor& tensor, PartMap* parts) {
+  std::vector<ExpertTensor>& same = (*parts)[{tensor.expert, tensor.part}];
+  for (const ExpertTensor& other : same) {
+    if (other.suffix != tensor.suffix) continue;
+    return invalid_argument(
+        fmt::format("tensor \"{}\": got \"{}\" too, for the same part of the same expert; want one",
+                    tensor.tensor->name, other.tensor->name));
+  }
+  same.push_back(tensor);
+  return {};
+}
 
 Projection projection_of(const std::vector<ExpertTensor>& tensors) {
   Projection projection;
@@ -273,7 +288,7 @@ Result<Layout> find_layers(const std::vector<RawTensor>& tensors, const Orientat
     switch (parse_name(tensor, &parsed)) {
       case NameKind::kExpert:
         names[parsed.layer].push_back(tensor.name);
-        moe[parsed.layer][{parsed.expert, parsed.part}].push_back(parsed);
+        PERCH_RETURN_IF_ERROR(add_part(parsed, &moe[parsed.layer]));
         break;
       case NameKind::kUnexpected:
         layout.unexpected.push_back(tensor.name);

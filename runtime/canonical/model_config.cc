@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -49,6 +50,27 @@ Result<uint32_t> parse_dtype(const json& text, const json& root) {
   return PERCH_TYPE_BF16;
 }
 
+// Nested values are walked by recursion, so their depth is bounded before they are parsed.
+constexpr int kDepthMax = 127;
+
+int nesting_depth(const std::string& text) {
+  int depth = 0;
+  int deepest = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (quoted && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (text[i] == '{' || text[i] == '[')) {
+      deepest = std::max(deepest, ++depth);
+    } else if (!quoted && (text[i] == '}' || text[i] == ']')) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
 std::string string_of(const json& object, const char* key) {
   const json* value = find(object, key);
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
@@ -57,6 +79,15 @@ std::string string_of(const json& object, const char* key) {
 }  // namespace
 
 Result<ModelConfig> parse_model_config(const std::string& json_text) {
+  if (json_text.empty()) {
+    return invalid_argument(
+        "config.json: missing; want the checkpoint's directory, with the "
+        "model's config beside its weights");
+  }
+  if (nesting_depth(json_text) > kDepthMax) {
+    return invalid_argument(
+        fmt::format("config.json: got values nested deeper than {}; want at most that", kDepthMax));
+  }
   const json root = json::parse(json_text, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded() || !root.is_object()) {
     return invalid_argument(

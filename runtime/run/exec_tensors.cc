@@ -206,6 +206,15 @@ Status check_overlap(const CallRules& rules, const ExecTensors& tensors) {
         std::pair(&tensors.offsets, "expert_offsets")}) {
     if (overlaps(y, *other)) return fail(name, "");
   }
+  for (const auto& [other, name] : {std::pair(&tensors.x, "x"), std::pair(&tensors.ids, "topk_ids"),
+                                    std::pair(&tensors.weights, "topk_weights")}) {
+    if (other->begin < tensors.workspace_end && tensors.workspace_begin < other->end) {
+      return invalid_argument(
+          fmt::format("{}: workspace: overlap: shares memory with {}; want "
+                      "memory of its own (layer '{}')",
+                      kFunction, name, rules.config.name()));
+    }
+  }
   const bool in_workspace = y.begin < tensors.workspace_end && tensors.workspace_begin < y.end;
   if (in_workspace && (rules.caps & PERCH_CAP_Y_MAY_ALIAS_WORKSPACE) == 0) {
     return fail("workspace", ", or a backend that promises y_may_alias_workspace");

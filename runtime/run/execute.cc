@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/extensions.h"
 #include "run/exec_tensors.h"
 
 #if defined(__SSE__)
@@ -33,25 +34,6 @@ class DefaultFloatState {
   unsigned saved_;
 #endif
 };
-
-Status check_args_header(const perch_exec_args& args) {
-  if (args.struct_size < sizeof(perch_exec_args) || args.struct_size > 65536) {
-    return {PERCH_E_ABI_MISMATCH,
-            fmt::format("{}: args: struct_size: got {}; want {} to 65536", kFunction,
-                        args.struct_size, sizeof(perch_exec_args))};
-  }
-  if (args.flags != 0) {
-    return unsupported(fmt::format("{}: args: flags: got {}; want 0", kFunction, args.flags));
-  }
-  int links = 0;
-  for (const perch_ext* ext = args.next; ext != nullptr; ext = ext->next) {
-    if ((ext->flags & PERCH_EXT_MUST_UNDERSTAND) != 0 || ++links > 64) {
-      return unsupported(
-          fmt::format("{}: args: extension {}: not known to this runtime", kFunction, ext->type));
-    }
-  }
-  return {};
-}
 
 Status check_workspace(const LayerState& layer, const perch_exec_args& args, ExecTensors* tensors) {
   perch_call_shape shape{};
@@ -99,6 +81,18 @@ void poison(const LayerState& layer, const ExecTensors& tensors) {
 }
 
 }  // namespace
+
+Status check_args_header(const perch_exec_args& args) {
+  if (args.struct_size < sizeof(perch_exec_args) || args.struct_size > 65536) {
+    return {PERCH_E_ABI_MISMATCH,
+            fmt::format("{}: args: struct_size: got {}; want {} to 65536", kFunction,
+                        args.struct_size, sizeof(perch_exec_args))};
+  }
+  if (args.flags != 0) {
+    return unsupported(fmt::format("{}: args: flags: got {}; want 0", kFunction, args.flags));
+  }
+  return check_extensions(args.next, "perch_layer_execute: args");
+}
 
 Status check_call_shape(const char* function, const LayerConfig& config,
                         const perch_call_shape& shape) {

@@ -27,6 +27,8 @@ struct LayerState {
   std::mutex serial;      // held during a call where CONCURRENT_EXECUTE is not promised
 };
 
+// struct_size, flags and extensions of a call's arguments.
+Status check_args_header(const perch_exec_args& args);
 Status check_call_shape(const char* function, const LayerConfig& config,
                         const perch_call_shape& shape);
 Result<perch_workspace_req> query_workspace(const LayerState& layer, const perch_call_shape& shape);

@@ -1,7 +1,7 @@
 // A Perch backend outside Perch's tree: one file, the installed headers, one line of any compiler:
 //
 //   clang++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden -Wl,-z,nodelete -I PREFIX/include
-//     mine.cc -o libperch_mine.so && perch check --plugin "$PWD/libperch_mine.so"
+//     mine.cc -o libperch_mine.so && perch list --backend-path "$PWD/libperch_mine.so"
 //
 // It runs plain bf16 linear layers, one product at a time, on the host's threads.
 #include <memory>
