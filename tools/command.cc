@@ -62,7 +62,7 @@ void parse_rank(const std::string& text, const char* option, uint32_t* rank, uin
                     std::sscanf(text.c_str(), "%llu/%llu%c", &which, &of, &end) == 2;
   *rank = static_cast<uint32_t>(which);
   *size = static_cast<uint32_t>(of);
-  if (!read || of == 0 || of > 65536 || which >= of) {
+  if (!read || of == 0 || of > 65536 || which > 65536) {
     throw Failure(kExitBadInput,
                   fmt::format("{}: got \"{}\"; want RANK/SIZE, such as 0/2", option, text));
   }

@@ -158,7 +158,7 @@ const BadCall kCallRules[] = {
        s.ext.next = &s.ext;
        s.exec.args.next = &s.ext;
      },
-     "args: extension 78"},
+     "args: extensions: got more than 64"},
     {"x_scale", [](Spoiled& s) { s.exec.args.x_scale = &s.weights; },
      "PERCH_E_UNSUPPORTED: perch_layer_execute: x_scale: got a tensor; want NULL, as the chosen"},
     {"counts_in_standard", [](Spoiled& s) { s.exec.args.expert_counts = &s.ids; },

@@ -33,7 +33,7 @@ const Refusal kRefusals[] = {
     {"no_such_layer", "run " + kModel + " --layer nothing", 2, "matches none of 2 layers"},
     {"no_such_input", "run " + kModel + " --input /no/such.safetensors", 2, "/no/such.safetensors"},
     {"input_of_another_model", "run " + kModel + " --expect " + expectation("nemotron_h"), 2,
-     "has no <layer>.input"},
+     ".input; want every layer"},
     {"unknown_promise", "run " + kModel + " --require fastest", 2, "--require: got \"fastest\""},
     {"bad_tp", "run " + kModel + " --tp 2", 2, "--tp: got \"2\"; want RANK/SIZE"},
     {"tp_rank_too_large", "run " + kModel + " --tp 2/2", 2, "tp: got rank 2 of 2"},
