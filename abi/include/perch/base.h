@@ -103,7 +103,7 @@ typedef struct perch_ext {
 
 /* ---- Capabilities -------------------------------------------------------------------------------
  * "What is a capability?" A promise that a backend makes for one exact config, and that
- * `perch check` holds it to. Ask for it in perch_layer_config.require; a backend that cannot
+ * a named test holds it to. Ask for it in perch_layer_config.require; a backend that cannot
  * promise it is then no candidate, and the report says so.
  *
  * "What is BATCH_INVARIANT for?" A user's answer must not change because other users' rows shared
