@@ -107,12 +107,7 @@ void add_raw_tensors(const Checkpoint& checkpoint, TensorList* list) {
 
 void add_canonical_tensors(const std::vector<CanonicalTensor>& tensors, TensorList* list) {
   for (const CanonicalTensor& tensor : tensors) {
-    DLDataType dtype{kDLUInt, 8, 1};
-    if (tensor.spec.int32) dtype = {kDLInt, 32, 1};
-    if (tensor.spec.type == PERCH_TYPE_F32) dtype = {kDLFloat, 32, 1};
-    if (tensor.spec.type == PERCH_TYPE_F16) dtype = {kDLFloat, 16, 1};
-    if (tensor.spec.type == PERCH_TYPE_BF16) dtype = {kDLBfloat, 16, 1};
-    list->add(tensor.spec.name, dtype, tensor.spec.shape, tensor.data.data());
+    list->add(tensor.spec.name, dtype_of(tensor.spec), tensor.spec.shape, tensor.data.data());
   }
 }
 

@@ -11,20 +11,6 @@
 namespace perch {
 namespace {
 
-DLDataType dtype_of(const TensorSpec& spec) {
-  if (spec.int32) return {kDLInt, 32, 1};
-  switch (spec.type) {
-    case PERCH_TYPE_F32:
-      return {kDLFloat, 32, 1};
-    case PERCH_TYPE_F16:
-      return {kDLFloat, 16, 1};
-    case PERCH_TYPE_BF16:
-      return {kDLBfloat, 16, 1};
-    default:
-      return {kDLUInt, 8, 1};
-  }
-}
-
 uint32_t elements_of(const TensorSpec& spec) {
   if (spec.int32) return kElementI32;
   return spec.type == PERCH_TYPE_INT8 ? static_cast<uint32_t>(kElementU8) : element_of(spec.type);
@@ -76,6 +62,20 @@ std::string spec_names(const std::vector<TensorSpec>& specs) {
 }
 
 }  // namespace
+
+DLDataType dtype_of(const TensorSpec& spec) {
+  if (spec.int32) return {kDLInt, 32, 1};
+  switch (spec.type) {
+    case PERCH_TYPE_F32:
+      return {kDLFloat, 32, 1};
+    case PERCH_TYPE_F16:
+      return {kDLFloat, 16, 1};
+    case PERCH_TYPE_BF16:
+      return {kDLBfloat, 16, 1};
+    default:
+      return {kDLUInt, 8, 1};
+  }
+}
 
 void ExpertTensors::add(const TensorSpec& spec, const void* data) {
   auto entry = std::make_unique<Entry>();

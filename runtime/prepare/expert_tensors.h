@@ -11,6 +11,9 @@
 
 namespace perch {
 
+// The type in which a canonical tensor crosses.
+DLDataType dtype_of(const TensorSpec& spec);
+
 // Tensors ready to cross: every pointer is into this object, so it is not copied.
 class ExpertTensors {
  public:

@@ -16,7 +16,8 @@ struct Opened {
   perch_host::Layer layer = perch_host::make_layer(model, 0);
 };
 
-TEST(Compare, RefusesArgumentsThatExecuteWouldRefuse) {
+// perch_model_compare of layer 0 with arguments that have no tensors, as layer `index`.
+perch_status compare_nothing(uint32_t index, std::string* message) {
   const Opened opened;
   perch_host::Tensor expected({kDLFloat, 32, 1}, {1, 40});
   perch_comparison comparison{};
@@ -24,24 +25,22 @@ TEST(Compare, RefusesArgumentsThatExecuteWouldRefuse) {
   perch_exec_args args{};
   args.struct_size = sizeof(args);
   perch_error error = PERCH_ERROR_INIT;
-  EXPECT_EQ(perch_model_compare(opened.model.get(), 0, opened.layer.get(), &args, expected.get(),
-                                &comparison, &error),
-            PERCH_E_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(error.message).find("x: pointer: got NULL"), std::string::npos)
-      << error.message;
+  const perch_status status = perch_model_compare(opened.model.get(), index, opened.layer.get(),
+                                                  &args, expected.get(), &comparison, &error);
+  *message = error.message;
+  return status;
+}
+
+TEST(Compare, RefusesArgumentsThatExecuteWouldRefuse) {
+  std::string message;
+  EXPECT_EQ(compare_nothing(0, &message), PERCH_E_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("x: pointer: got NULL"), std::string::npos) << message;
 }
 
 TEST(Compare, RefusesALayerOfAnotherIndex) {
-  const Opened opened;
-  perch_host::Tensor expected({kDLFloat, 32, 1}, {1, 40});
-  perch_comparison comparison{};
-  comparison.struct_size = sizeof(comparison);
-  perch_exec_args args{};
-  args.struct_size = sizeof(args);
-  perch_error error = PERCH_ERROR_INIT;
-  EXPECT_EQ(perch_model_compare(opened.model.get(), 1, opened.layer.get(), &args, expected.get(),
-                                &comparison, &error),
-            PERCH_E_INVALID_ARGUMENT);
+  std::string message;
+  EXPECT_EQ(compare_nothing(1, &message), PERCH_E_INVALID_ARGUMENT);
+  EXPECT_NE(message.find("layers.1"), std::string::npos) << message;
 }
 
 TEST(GetInfo, RefusesACapacityWithoutAnArray) {
