@@ -49,13 +49,15 @@ void describe(const LayerPlan& plan, int64_t num_tokens, perch_layout* layout) {
   buffers.add("input_f32", scratch.rows, plan.matrix[0].k);
   if (!plan.moe) {
     if (scratch.split_rows > 0) {
-      buffers.add("output_parts", scratch.rows * plan.matrix[0].pieces(), plan.matrix[0].n);
+      buffers.add("output_parts", scratch.rows * plan.matrix[0].pieces(scratch.split_rows),
+                  plan.matrix[0].n);
     }
     return;
   }
   // The ordered way keeps a tile of the first GEMM in registers and stack: nothing to list.
   if (scratch.split_rows > 0) {
-    buffers.add("gate_up_output", scratch.pairs * plan.w13().pieces(), plan.w13().n);
+    buffers.add("gate_up_output", scratch.pairs * plan.w13().pieces(scratch.split_rows),
+                plan.w13().n);
   }
   buffers.add("activation_output", scratch.pairs, plan.intermediate);
   buffers.add("expert_output", scratch.pairs, plan.hidden);

@@ -13,6 +13,12 @@ inline int64_t task_blocks(const MatrixPlan& matrix) {
   return (matrix.panels + kTaskPanels - 1) / kTaskPanels;
 }
 
+// Which part of K: piece `index` of `count` that are as even as whole groups allow.
+struct Piece {
+  int32_t index = 0;
+  int32_t count = 1;
+};
+
 // The weights of one task: a block of panels and a piece of K.
 struct GemmBlock {
   const MatrixPlan& matrix;
@@ -21,9 +27,9 @@ struct GemmBlock {
   int64_t panel;    // the first
   int64_t columns;  // of all its panels
 
-  // `expert` is the expert's part of the arena; piece -1 is all of K.
+  // `expert` is the expert's part of the arena.
   GemmBlock(const LayerPlan& plan, int32_t index, const uint8_t* expert, int64_t block,
-            int32_t piece)
+            const Piece& piece)
       : matrix(plan.matrix[index]),
         kernel(find_kernel(matrix.weight, plan.isa)->gemm),
         tile{},
@@ -36,8 +42,8 @@ struct GemmBlock {
     tile.group_bytes = matrix.group_bytes;
     tile.group_k = matrix.group_k;
     tile.k_end = matrix.k_end;
-    tile.group_begin = piece < 0 ? 0 : matrix.piece_begin(piece);
-    tile.group_end = piece < 0 ? matrix.groups : matrix.piece_begin(piece + 1);
+    tile.group_begin = matrix.groups * piece.index / piece.count;
+    tile.group_end = matrix.groups * (piece.index + 1) / piece.count;
     tile.scale = matrix.scale;
   }
 

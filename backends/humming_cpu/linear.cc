@@ -75,7 +75,7 @@ class LinearCall {
   void multiply() {
     const int64_t row_blocks = (num_rows_ + kTaskRows - 1) / kTaskRows;
     for_each(host_, task_blocks(w_) * row_blocks, [&](int64_t index) {
-      GemmBlock block(plan_, 0, arena_, index / row_blocks, -1);
+      GemmBlock block(plan_, 0, arena_, index / row_blocks, Piece{});
       const int64_t begin = index % row_blocks * kTaskRows;
       const int64_t end = begin + kTaskRows < num_rows_ ? begin + kTaskRows : num_rows_;
       alignas(64) float sums[kRowsMax][kPanelsMax * kPanel];
@@ -87,10 +87,10 @@ class LinearCall {
   }
 
   void multiply_split() {
-    const int64_t pieces = w_.pieces();
+    const int32_t pieces = w_.pieces(scratch_.split_rows);
     for_each(host_, task_blocks(w_) * pieces, [&](int64_t index) {
       const int32_t piece = static_cast<int32_t>(index % pieces);
-      GemmBlock block(plan_, 0, arena_, index / pieces, piece);
+      GemmBlock block(plan_, 0, arena_, index / pieces, {piece, pieces});
       block.run(
           0, num_rows_, [&](int64_t row) { return x_row(row); },
           [&](int64_t row) { return part_row(piece, row) + block.panel * kPanel; }, [](int64_t) {});
@@ -101,7 +101,7 @@ class LinearCall {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t row = item / w_.panels;
         const int64_t column = item % w_.panels * kPanel;
-        rows_.sum(part_row(0, row) + column, scratch_.part_floats, w_.pieces(), kPanel, sums);
+        rows_.sum(part_row(0, row) + column, scratch_.part_floats, pieces, kPanel, sums);
         finish(row, column, kPanel, sums);
       }
     });

@@ -2,7 +2,7 @@
 //
 // "What makes a row independent of its neighbours?" Each element of h, a and y_e is one sum in one
 // K order, whatever tile it fell in, and a row's slots are added in rising order by one task. Only
-// `split` breaks this, for calls of a few rows: their K is cut into pieces.
+// `split` breaks this, for calls of a few rows: their K is cut into pieces, more for fewer rows.
 #include "moe.h"
 
 #include <cstring>
@@ -107,7 +107,7 @@ class MoeCall {
     for_each(host_, routing_.num_active * blocks, [&](int64_t index) {
       const int32_t expert = routing_.active[index / blocks];
       const uint8_t* data = expert_data(expert);
-      GemmBlock block(plan_, 0, data, index % blocks, -1);
+      GemmBlock block(plan_, 0, data, index % blocks, Piece{});
       alignas(64) float sums[kRowsMax][kPanelsMax * kPanel];
       const int64_t begin = routing_.begin[expert];
       const auto sums_of = [&](int64_t at) { return sums[(at - begin) % kRowsMax]; };
@@ -122,7 +122,7 @@ class MoeCall {
     for_each(host_, routing_.num_active * blocks, [&](int64_t index) {
       const int32_t expert = routing_.active[index / blocks];
       const uint8_t* data = expert_data(expert);
-      GemmBlock block(plan_, 1, data, index % blocks, -1);
+      GemmBlock block(plan_, 1, data, index % blocks, Piece{});
       const float* bias = bias_of(plan_.w2(), data, block.panel);
       const auto out = [&](int64_t at) {
         return ye_row(routing_.order[at]) + block.panel * kPanel;
@@ -140,12 +140,12 @@ class MoeCall {
   template <class X>
   void multiply_pieces(int32_t index, const X& x) {
     const MatrixPlan& matrix = plan_.matrix[index];
-    const int64_t pieces = matrix.pieces();
+    const int32_t pieces = matrix.pieces(scratch_.split_rows);
     const int64_t blocks = task_blocks(matrix) * pieces;
     for_each(host_, routing_.num_active * blocks, [&](int64_t task) {
       const int32_t expert = routing_.active[task / blocks];
       const int32_t piece = static_cast<int32_t>(task % pieces);
-      GemmBlock block(plan_, index, expert_data(expert), task % blocks / pieces, piece);
+      GemmBlock block(plan_, index, expert_data(expert), task % blocks / pieces, {piece, pieces});
       block.run(
           routing_.begin[expert], routing_.begin[expert + 1], x,
           [&](int64_t at) { return part_row(matrix, piece, at) + block.panel * kPanel; },
@@ -156,13 +156,14 @@ class MoeCall {
   void gate_up_split() {
     const MatrixPlan& w13 = plan_.w13();
     multiply_pieces(0, [&](int64_t at) { return x_row(row_of(at)); });
+    const int32_t pieces = w13.pieces(scratch_.split_rows);
     const int64_t items = routing_.num_valid * w13.panels;
     for_blocks(host_, items, row_block(4 * kPanel), [&](int64_t begin, int64_t end) {
       alignas(64) float sums[kPanel];
       for (int64_t item = begin; item < end; ++item) {
         const int64_t at = item / w13.panels;
         const int64_t panel = item % w13.panels;
-        rows_.sum(part_row(w13, 0, at) + panel * kPanel, scratch_.part_floats, w13.pieces(), kPanel,
+        rows_.sum(part_row(w13, 0, at) + panel * kPanel, scratch_.part_floats, pieces, kPanel,
                   sums);
         activate(expert_data(routing_.expert[routing_.order[at]]), at, panel, sums, kPanel);
       }
@@ -171,12 +172,12 @@ class MoeCall {
 
   void down_split() {
     const MatrixPlan& w2 = plan_.w2();
+    const int32_t pieces = w2.pieces(scratch_.split_rows);
     multiply_pieces(1, [&](int64_t at) { return a_row(at); });
     for_blocks(host_, routing_.num_valid, row_block(w2.columns()), [&](int64_t begin, int64_t end) {
       for (int64_t at = begin; at < end; ++at) {
         const int32_t pair = routing_.order[at];
-        rows_.sum(part_row(w2, 0, at), scratch_.part_floats, w2.pieces(), w2.columns(),
-                  ye_row(pair));
+        rows_.sum(part_row(w2, 0, at), scratch_.part_floats, pieces, w2.columns(), ye_row(pair));
         const float* bias = bias_of(w2, expert_data(routing_.expert[pair]), 0);
         if (bias != nullptr) rows_.add(bias, w2.columns(), ye_row(pair));
       }

@@ -15,9 +15,10 @@ namespace humming_cpu {
 // would carry an error that grows with K.
 inline constexpr int64_t kFoldK = 128;
 inline constexpr int64_t kFoldKBf16 = 64;
-// A K split of the `split` variant: fixed, so that the result does not depend on the threads.
-inline constexpr int32_t kPiecesMax = 4;
+// A K split of the `split` variant: the fewer rows, the more pieces, since threads want tasks.
+// Chosen from the rows of the call alone, so that the result does not depend on the threads.
 inline constexpr int64_t kSplitRowsMax = 4;
+constexpr int64_t pieces_wanted(int64_t num_rows) { return num_rows == 1 ? 4 : 2; }
 // Rows that go through the phases of a call together: bounds the workspace.
 inline constexpr int64_t kChunkRows = 1024;
 
@@ -49,8 +50,11 @@ struct MatrixPlan {
   int64_t columns() const { return panels * kPanel; }
   // The source row of a panel's column, or -1 for a pad column.
   int64_t source_row(int64_t panel, int32_t column) const;
-  int32_t pieces() const { return static_cast<int32_t>(groups < kPiecesMax ? groups : kPiecesMax); }
-  int64_t piece_begin(int32_t piece) const { return groups * piece / pieces(); }
+  // Of a call of `num_rows` rows, at most kSplitRowsMax; each has at least one group.
+  int32_t pieces(int64_t num_rows) const {
+    const int64_t wanted = pieces_wanted(num_rows);
+    return static_cast<int32_t>(groups < wanted ? groups : wanted);
+  }
 };
 
 struct LayerPlan {

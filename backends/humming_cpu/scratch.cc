@@ -19,15 +19,16 @@ class Bump {
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The piece of a split GEMM, the larger one of the two.
-int64_t part_floats(const LayerPlan& plan, int64_t pairs, int32_t* pieces) {
+// The piece of a split GEMM over `num_rows` rows, the larger one of the two.
+int64_t part_floats(const LayerPlan& plan, int64_t num_rows, int32_t* pieces) {
   int64_t columns = 0;
   *pieces = 1;
   for (int32_t i = 0; i < plan.num_matrices; ++i) {
     if (plan.matrix[i].columns() > columns) columns = plan.matrix[i].columns();
-    if (plan.matrix[i].pieces() > *pieces) *pieces = plan.matrix[i].pieces();
+    const int32_t own = plan.matrix[i].pieces(num_rows);
+    if (own > *pieces) *pieces = own;
   }
-  return pairs * columns;
+  return num_rows * plan.slots() * columns;
 }
 
 }  // namespace
@@ -42,11 +43,11 @@ Scratch make_scratch(const LayerPlan& plan, int64_t num_tokens) {
   Bump bump;
   scratch.x_stride = round_up(plan.matrix[0].k, kLanes);
   scratch.x = bump.take(scratch.rows * scratch.x_stride, sizeof(float));
-  // A workspace for more tokens must not be smaller: the split part is there for any number.
+  // A workspace for more tokens must not be smaller: the split part is there for any number, and
+  // pieces times rows grows with the rows.
   if (plan.variant == Variant::split) {
     int32_t pieces = 1;
-    const int64_t split_pairs = least(scratch.rows, kSplitRowsMax) * plan.slots();
-    scratch.part_floats = part_floats(plan, split_pairs, &pieces);
+    scratch.part_floats = part_floats(plan, least(scratch.rows, kSplitRowsMax), &pieces);
     scratch.part = bump.take(pieces * scratch.part_floats, sizeof(float));
   }
   if (plan.moe) {
