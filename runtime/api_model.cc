@@ -10,7 +10,7 @@
 #include "base/extensions.h"
 #include "base/recipe.h"
 #include "base/tensor_rules.h"
-#include "run/agreement.h"
+#include "run/compare_output.h"
 #include "run/exec_tensors.h"
 #include "run/router_logits.h"
 #include "select/report.h"
