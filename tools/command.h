@@ -26,6 +26,7 @@ struct Failure : std::runtime_error {
 
 struct CommonOptions {
   std::string config;
+  std::string config_text;  // a policy in place of a file's
   std::string backend_path;
   int threads = 0;
   int verbose = 0;
@@ -54,6 +55,9 @@ void add_model_options(CLI::App* app, ModelOptions* options);
 
 perch_host::Runtime open_runtime(const CommonOptions& common);
 perch_host::Model open_model(const perch_host::Runtime& runtime, const ModelOptions& options);
+
+// Promises by name; Failure names the option and the known ones.
+perch_caps parse_caps(const std::vector<std::string>& names, const char* option);
 
 // Indices of the layers whose names match the glob; Failure when there are none.
 std::vector<uint32_t> matching_layers(const perch_host::Model& model, const ModelOptions& options);
@@ -91,6 +95,8 @@ void register_inspect(CLI::App* app, CommonOptions* common, Handler* handler);
 void register_explain(CLI::App* app, CommonOptions* common, Handler* handler);
 void register_run(CLI::App* app, CommonOptions* common, Handler* handler);
 void register_route(CLI::App* app, CommonOptions* common, Handler* handler);
+void register_check(CLI::App* app, CommonOptions* common, Handler* handler);
 void register_synth(CLI::App* app, CommonOptions* common, Handler* handler);
+void register_bench(CLI::App* app, CommonOptions* common, Handler* handler);
 
 }  // namespace perch_command

@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   CommonOptions common;
   Handler handler;
   for (const auto& add : {register_list, register_inspect, register_explain, register_run,
-                          register_route, register_synth}) {
+                          register_route, register_check, register_synth, register_bench}) {
     add(&app, &common, &handler);
   }
   try {

@@ -1,0 +1,43 @@
+// One child process that speaks lines: what runs in it, what it said, how it ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace perch_check {
+
+class Child {
+ public:
+  // `work` runs in the child and says lines through its argument; then the child exits.
+  using Say = std::function<void(const std::string& line)>;
+  explicit Child(const std::function<void(const Say&)>& work);
+  ~Child();  // kills and reaps what still runs
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  int file() const { return pipe_; }
+  // Complete lines that have arrived; never blocks when poll said there is something.
+  std::vector<std::string> read_lines();
+  bool ended() const { return ended_; }  // the pipe is at its end and the child is reaped
+  bool clean() const { return clean_; }  // it exited with 0
+  void kill_now();
+  // How it died, in words: the signal, the buffer that a fault belongs to, what it wrote on stderr.
+  std::string epitaph() const;
+
+ private:
+  void reap();
+
+  pid_t pid_ = -1;
+  int pipe_ = -1;
+  int error_file_ = -1;
+  std::string partial_, fault_;
+  bool ended_ = false;
+  bool clean_ = false;
+  int wait_status_ = 0;
+};
+
+}  // namespace perch_check

@@ -1,0 +1,20 @@
+// From a backend's id, or a file, to a library that the runtime has loaded and so has verified.
+#pragma once
+
+#include <string>
+
+#include "command.h"
+
+namespace perch_check {
+
+struct Located {
+  std::string path;  // absolute
+  std::string id;
+};
+
+// Asks a runtime in a child process: this one stays free of backends. Throws perch_command::Failure
+// with the loader's reason, or the nearest ids.
+Located locate_backend(const perch_command::CommonOptions& common, const std::string& id);
+Located locate_plugin(const perch_command::CommonOptions& common, const std::string& file);
+
+}  // namespace perch_check
