@@ -13,10 +13,13 @@ struct Uncertain {
   double error = 0;
 };
 
-// An error e of the gate and f of up changes the value by at most by_gate * e + by_up * f.
+// An error e of the gate and f of up changes the value by at most near_gate * e + by_up * f. What
+// evaluates the function in f32 may be off by more than that where it is flat (1 + tanh cancels):
+// by the largest slope there is, times the gate's own rounding.
 struct ActivationSlope {
   double value = 0;
-  double by_gate = 0;  // or by the only input when not gated
+  double near_gate = 0;  // within the gate's error; the gate is the only input when not gated
+  double by_gate = 0;    // anywhere
   double by_up = 0;
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "agree/exact_sum.h"
+#include "agree/sums.h"
 #include "base/check.h"
 
 namespace perch {
@@ -64,13 +64,9 @@ Agreement compare_rows(const LayerConfig& config, uint32_t support_flags, const 
                        std::span<const double> got, std::span<const double> want, int makers) {
   PERCH_CHECK(got.size() == oracle.value.size());
   PERCH_CHECK(want.size() == oracle.value.size());
-  const int64_t k =
-      config.is_moe() ? std::max(config.columns(0), config.columns(1)) : config.columns(0);
-  const double c = tolerance().accumulation * std::sqrt(double(k)) + tolerance().constant;
   const uint32_t out_type = config.abi().out_dtype;
   const bool rounds = (support_flags & PERCH_SUPPORT_ROUNDS_WEIGHTS) != 0;
-  const double per_s =
-      c * unit_roundoff(PERCH_TYPE_F32) + (rounds ? unit_roundoff(config.abi().in_dtype) : 0.0);
+  const double per_s = sum_error(config) + (rounds ? unit_roundoff(config.abi().in_dtype) : 0.0);
   Agreement agreement;
   bool first = true;
   for (int64_t row = 0; row < oracle.rows; ++row) {

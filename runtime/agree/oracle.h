@@ -43,9 +43,11 @@ struct Oracle {
   // y before its rounding to out_dtype: f64, with the recipe's input quantization done exactly as
   // contract §2 says (scale and code in f32). NaN where the row's input asks for it.
   std::vector<double> value;
-  std::vector<double> s;      // S: the absolute products, carried through
-  std::vector<double> mid;    // what the allowed roundings of h, a and y_e (and x * w) may add
-  std::vector<double> flips;  // one code step of a quantized a, times the largest |w2|
+  std::vector<double> s;    // S: the absolute products, carried through
+  std::vector<double> mid;  // what the allowed roundings of h, a and y_e (and x * w) may add
+  // Codes of a quantized a that may be their neighbour (at most the contract's number of them, one
+  // step times the largest |w2|), and scales of it that may be another.
+  std::vector<double> flips;
   // 1: every intermediate of this element is an integer multiple of a power of two that f32 holds
   // whatever the order of the sum, and that the allowed roundings do not change. Its result is then
   // `value` rounded once, to the last bit.

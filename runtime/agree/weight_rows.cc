@@ -72,17 +72,17 @@ void WeightRows::mark_rounded(int64_t n, WeightRow* row) {
   }
 }
 
-NumberRow WeightRows::make_input(std::vector<float> x, uint32_t type, double* step) const {
+NumberRow WeightRows::make_input(std::vector<float> x) const {
   const bool quantized = act_.mode != PERCH_ACT_NONE;
   if (pre_scale_ != nullptr) {
     for (size_t k = 0; k < x.size(); ++k) {
       const float product = x[k] * pre_scale_[k];
-      x[k] = quantized ? product : round_once(type, product);
+      x[k] = quantized ? product : round_once(in_dtype_, product);
     }
   }
   NumberRow row;
   row.values.assign(x.begin(), x.end());
-  *step = quantized ? quantize_input(act_, input_scale_, x, row.values.data()) : 0.0;
+  if (quantized) quantize_input(act_, input_scale_, x, row.values.data());
   if (with_low_) row.set_low_bits();
   return row;
 }

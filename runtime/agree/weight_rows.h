@@ -36,11 +36,13 @@ class WeightRows {
   // code, zero and scales rounds, or that a 16-bit operand does not hold, has kRoundedBit.
   void load(int64_t n, int64_t g_idx_row, WeightRow* row);
 
-  // What the GEMM reads in place of x: times pre_scale in f32, rounded to `type` where it is not
-  // quantized, quantized where the recipe says so. *step: quantize_input.h.
-  NumberRow make_input(std::vector<float> x, uint32_t type, double* step) const;
-  // NULL without.
-  const float* pre_scale() const { return pre_scale_; }
+  // What the first GEMM reads in place of x: times pre_scale in f32, rounded to in_dtype where it
+  // is not quantized, quantized where the recipe says so.
+  NumberRow make_input(std::vector<float> x) const;
+  // 1 without.
+  double pre_scale(size_t k) const { return pre_scale_ == nullptr ? 1.0 : double{pre_scale_[k]}; }
+  // Of a recipe with a static scale.
+  float input_scale() const { return input_scale_; }
 
  private:
   void mark_rounded(int64_t n, WeightRow* row);
