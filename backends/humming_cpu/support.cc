@@ -83,6 +83,10 @@ void check_scales(const perch_quant& quant, const char* prefix, int64_t k, Reaso
       reasons->add_in(PERCH_REASON_PACKING, prefix, "scale_kind",
                       "want none with bf16 weights, got %s", scale_name(quant.scale_kind));
     }
+    if (quant.scale_dtype != PERCH_TYPE_NONE) {
+      reasons->add_in(PERCH_REASON_DTYPE, prefix, "scale_dtype",
+                      "want none with bf16 weights, got %s", type_name(quant.scale_dtype));
+    }
     return;
   }
   if (quant.scale_kind < PERCH_SCALE_TENSOR || quant.scale_kind > PERCH_SCALE_BLOCK) {
@@ -127,6 +131,10 @@ void check_quant(const perch_quant& quant, const char* prefix, int64_t k, Reason
     reasons->add_in(PERCH_REASON_PACKING, prefix, "zero_kind", "want midpoint or int, got %s",
                     quant.zero_kind == PERCH_ZERO_FLOAT ? "float" : "none");
   }
+  if (!int4 && quant.zero_kind != PERCH_ZERO_NONE) {
+    reasons->add_in(PERCH_REASON_PACKING, prefix, "zero_kind", "want none, got %u",
+                    quant.zero_kind);
+  }
   if (quant.offset_kind != PERCH_OFFSET_NONE) {
     reasons->add_in(PERCH_REASON_PACKING, prefix, "offset_kind", "want none, got %u",
                     quant.offset_kind);
@@ -146,7 +154,11 @@ void check_quant(const perch_quant& quant, const char* prefix, int64_t k, Reason
 void check_act(const perch_act_quant* act, const char* prefix, Reasons* reasons) {
   if (act == nullptr) return;
   check_chain(act->next, prefix, reasons);
-  if (act->dtype == PERCH_TYPE_NONE) return;
+  if (act->dtype == PERCH_TYPE_NONE && act->mode == PERCH_ACT_NONE) return;
+  if (act->dtype == PERCH_TYPE_NONE) {
+    reasons->add_in(PERCH_REASON_FIELD_UNKNOWN, prefix, "mode", "want none, got %u", act->mode);
+    return;
+  }
   reasons->add_in(PERCH_REASON_DTYPE, prefix, "dtype",
                   "want none (activations are not quantized here), got %s", type_name(act->dtype));
 }

@@ -98,7 +98,7 @@ class MatrixFill {
   // zero, so that every intermediate still fits 8 bits.
   int small(const Tensor& tensor, int64_t row, int64_t column) const {
     const uint64_t bits = hash(tensor, row, column);
-    if (fill_ == Fill::kAccumulate) return quant_.weight == PERCH_TYPE_INT1 ? -1 : 1;
+    if (fill_ == Fill::kAccumulate) return 1;
     if (sparse_ && matrix_ == 1) {
       const auto one_in = static_cast<uint64_t>(std::max<int64_t>(1, k_ / 4));
       if (bits % one_in != 0) return 0;
@@ -125,6 +125,8 @@ class MatrixFill {
     if (quant_.weight <= PERCH_TYPE_INT8) {
       const int zero =
           quant_.k_order == PERCH_K_G_IDX ? 1 << (bits_ - 1) : integer_zero(row, column);
+      // One below the zero point is as good as one above it, where there is no above.
+      if (fill_ == Fill::kAccumulate && zero + value > last) return static_cast<uint32_t>(zero - 1);
       return static_cast<uint32_t>(std::clamp(zero + value, 0, last));
     }
     if (quant_.weight == PERCH_TYPE_LUT4) return static_cast<uint32_t>(8 + value);

@@ -16,15 +16,15 @@ bool act_may_be_exact(const perch_act_quant& act) {
   return act.mode == PERCH_ACT_NONE || act.mode == PERCH_ACT_STATIC;
 }
 
-// Whether grid data can give exact results under this recipe at all.
+// Whether grid data can give exact results under this recipe at all. Inputs that are quantized by
+// their own maximum hold values up to the largest code: squared or cubed, they leave f32.
 bool may_be_exact(const perch::LayerConfig& config) {
   if (!config.is_moe()) return true;
   const uint32_t activation = config.moe().activation;
   const bool polynomial =
       activation == PERCH_ACTIVATION_RELU2 || activation == PERCH_ACTIVATION_RELU2_NO_MUL;
-  const bool wide = config.abi().out_dtype == PERCH_TYPE_F32;
-  return polynomial && act_may_be_exact(config.act_second()) &&
-         (wide || act_may_be_exact(config.act_first()));
+  return polynomial && act_may_be_exact(config.act_first()) &&
+         act_may_be_exact(config.act_second());
 }
 
 void record(Context& context, const perch::Agreement& agreement) {

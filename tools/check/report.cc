@@ -87,16 +87,25 @@ std::map<std::string, int64_t> Report::skipped() const {
 void settle(CaseOutcome* outcome) {
   bool passed = false;
   bool untrusted = false;
+  bool refused = false;
+  const std::string unsupported = skip_name(Skipped::Reason::kUnsupported);
   for (const CheckResult& result : outcome->checks) {
     if (is_failure(result.status)) {
       outcome->status = result.status;
       return;
     }
+    refused = refused || result.reason == unsupported;
     passed = passed || result.status == Status::kPassed;
     untrusted = untrusted || result.status == Status::kUntrusted;
     if (result.status == Status::kSkipped && outcome->reason.empty()) {
       outcome->reason = result.reason;
     }
+  }
+  if (refused) {
+    // That the refusal itself was in order makes it no pass.
+    outcome->status = Status::kSkipped;
+    outcome->reason = unsupported;
+    return;
   }
   outcome->status = untrusted ? Status::kUntrusted : passed ? Status::kPassed : Status::kSkipped;
   if (outcome->status != Status::kSkipped) outcome->reason.clear();

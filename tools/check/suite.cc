@@ -118,11 +118,13 @@ perch::Result<std::vector<std::string>> expand_braces(const std::string& line) {
   PERCH_ASSIGN_OR_RETURN(const std::vector<std::string> rests,
                          expand_braces(line.substr(close + 1)));
   std::vector<std::string> all;
-  std::string list = line.substr(open + 1, close - open - 1) + ",";
-  for (size_t begin = 0, comma = 0; (comma = list.find(',', begin)) != std::string::npos;
-       begin = comma + 1) {
+  std::string list = line.substr(open + 1, close - open - 1);
+  const char between = list.find('|') == std::string::npos ? ',' : '|';
+  list += between;
+  for (size_t begin = 0, end = 0; (end = list.find(between, begin)) != std::string::npos;
+       begin = end + 1) {
     for (const std::string& rest : rests) {
-      all.push_back(line.substr(0, open) + list.substr(begin, comma - begin) + rest);
+      all.push_back(line.substr(0, open) + list.substr(begin, end - begin) + rest);
     }
   }
   return all;

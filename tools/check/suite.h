@@ -29,7 +29,8 @@ std::vector<std::string> suite_names();
 // In the file's order, without repetition. Errors name file and line.
 perch::Result<std::vector<SuiteLine>> read_suite(const std::string& path);
 
-// "a{b,c}d" -> "abd" "acd"; several braces multiply. Braces do not nest.
+// "a{b,c}d" -> "abd" "acd"; several braces multiply. Braces do not nest. Where an item has commas,
+// items are separated by |: "load={zipf|empty:0,1}".
 perch::Result<std::vector<std::string>> expand_braces(const std::string& line);
 
 }  // namespace perch_check
