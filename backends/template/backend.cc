@@ -27,7 +27,8 @@ using perch_guard::guarded;
 
 bool is_plain_bf16(const perch_quant& q) {
   return q.weight == PERCH_TYPE_BF16 && q.scale_kind == PERCH_SCALE_NONE && q.flags == 0 &&
-         q.scale2_kind == PERCH_SCALE2_NONE && q.offset_kind == PERCH_OFFSET_NONE &&
+         q.scale_dtype == PERCH_TYPE_NONE && q.scale2_kind == PERCH_SCALE2_NONE &&
+         q.zero_kind == PERCH_ZERO_NONE && q.offset_kind == PERCH_OFFSET_NONE &&
          q.k_order == PERCH_K_NATURAL && q.next == nullptr;
 }
 // Lists every reason, not the first: who fixes one wants to know the next.
@@ -39,15 +40,18 @@ perch_status query_support(perch_backend*, const perch_layer_config* config, uin
       if (!fits) perch_guard::add_reason(support, code, field, text);
     };
     want(kOffersBf16, PERCH_REASON_DTYPE, "kind", "unsupported: the template has no recipe yet");
-    want(config->num_options == 0, PERCH_REASON_OPTION, "options", "no option is known here");
-    want(config->next == nullptr, PERCH_REASON_EXT_UNKNOWN, "next", "no extension is known here");
-    want(config->in_dtype == PERCH_TYPE_BF16, PERCH_REASON_DTYPE, "in_dtype", "want bf16");
-    want(config->out_dtype == PERCH_TYPE_BF16, PERCH_REASON_DTYPE, "out_dtype", "want bf16");
+    want(config->num_options == 0, PERCH_REASON_OPTION, "options", "none is known here");
+    want(config->next == nullptr, PERCH_REASON_EXT_UNKNOWN, "next", "none is known here");
+    want(config->flags == 0, PERCH_REASON_FIELD_UNKNOWN, "flags", "want 0");
+    want(config->device.device_type == kDLCPU, PERCH_REASON_DEVICE, "device", "want the CPU");
+    want(config->in_dtype == PERCH_TYPE_BF16 && config->out_dtype == PERCH_TYPE_BF16,
+         PERCH_REASON_DTYPE, "in_dtype", "want bf16, likewise out_dtype");
     want(config->kind == PERCH_KIND_LINEAR, PERCH_REASON_SHAPE, "kind", "want linear");
     if (config->kind != PERCH_KIND_LINEAR) return PERCH_OK;
     const perch_linear_config& linear = *config->linear;
     want(is_plain_bf16(*linear.weight), PERCH_REASON_DTYPE, "linear.weight", "want plain bf16");
-    want(linear.act->mode == PERCH_ACT_NONE, PERCH_REASON_DTYPE, "linear.act", "want none");
+    want(linear.act->mode == PERCH_ACT_NONE && linear.act->dtype == PERCH_TYPE_NONE,
+         PERCH_REASON_DTYPE, "linear.act", "want none");
     want(linear.next == nullptr, PERCH_REASON_EXT_UNKNOWN, "linear.next", "none is known here");
     support->caps = kPromises;
     support->packed_bytes = static_cast<uint64_t>(2 * linear.out_features * linear.in_features);
@@ -55,11 +59,11 @@ perch_status query_support(perch_backend*, const perch_layer_config* config, uin
     return PERCH_OK;
   });
 }
-perch_status prepare_begin(perch_backend*, const perch_layer_config* config, uint32_t,
+perch_status prepare_begin(perch_backend* backend, const perch_layer_config* config, uint32_t v,
                            const perch_stream*, perch_builder** builder, perch_error* error) {
   return guarded(error, [&]() -> perch_status {
-    const perch_linear_config& linear = *config->linear;
-    *builder = new perch_builder{{linear.out_features, linear.in_features, {}}};
+    if (perch_guard::refused(query_support, backend, config, v, error)) return PERCH_E_UNSUPPORTED;
+    *builder = new perch_builder{{config->linear->out_features, config->linear->in_features, {}}};
     return PERCH_OK;
   });
 }
@@ -78,7 +82,7 @@ perch_status prepare_put(perch_builder* builder, int32_t, const perch_named_tens
 }
 perch_status prepare_end(perch_builder* builder, perch_prepared** prepared, perch_error* error) {
   return guarded(error, [&]() -> perch_status {
-    if (builder->layer.bf16.empty()) return fail(error, PERCH_E_INVALID_ARGUMENT, "no w was put");
+    if (builder->layer.bf16.empty()) return fail(error, PERCH_E_INVALID_ARGUMENT, "no w");
     *prepared = new perch_prepared(std::move(builder->layer));
     delete builder;
     return PERCH_OK;
@@ -89,7 +93,6 @@ perch_status workspace(perch_prepared*, const perch_call_shape*, perch_workspace
   *request = {request->struct_size, 1, 0, 0};
   return PERCH_OK;
 }
-
 float widen(uint16_t bf16) { return std::bit_cast<float>(uint32_t{bf16} << 16); }
 uint16_t round_to_bf16(float value) {  // to nearest, ties to even
   if (value != value) return 0x7FC0;
@@ -111,7 +114,6 @@ perch_status execute(perch_prepared* layer, const perch_exec_args* args, perch_e
     return PERCH_OK;
   });
 }
-
 perch_status create(const perch_host_api*, const perch_kv* options, uint32_t num_options,
                     perch_backend** backend, perch_error* error) {
   return guarded(error, [&]() -> perch_status {
@@ -125,7 +127,6 @@ perch_status device_get(perch_backend*, uint32_t, perch_device_info* info, perch
   *info = {info->struct_size, 1, {kDLCPU, 0}, 0, "cpu", "scalar", ""};
   return PERCH_OK;
 }
-
 // clang-format off
 constexpr perch_backend_info kInfo = {
     sizeof(perch_backend_info), 0, "template", "0.1", "you", "scalar C++",

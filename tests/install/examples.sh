@@ -65,4 +65,6 @@ for library in "$work/plugin/libperch_mine.so" "$work/libperch_mine.so"; do
   ! nm -D --undefined-only "$library" | grep perch_ || fail "$library wants symbols of libperch"
   expect 'mine         0.1      1.0  loaded' "$prefix/bin/perch" list --backend-path "$library"
   expect 'example on mine/0: y = 9 8' "$work/host_cc" "$work/mine.yaml" "$library"
+  # Its author checks it with what was installed.
+  expect 'mine smoke: 2 cases passed, 0 failed' "$prefix/bin/perch" check --plugin "$library"
 done

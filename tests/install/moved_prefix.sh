@@ -15,7 +15,7 @@ mv -- "$prefix.made" "$prefix"
 
 libdir=$(dirname -- "$(find "$prefix" -name libperch.so)")
 for file in "$prefix/include/perch/base.h" "$prefix/include/perch/perch.hpp" \
-  "$libdir/libperch.so.1" "$libdir/perch/default.yaml" \
+  "$libdir/libperch.so.1" "$libdir/perch/default.yaml" "$libdir/perch/cases/smoke.cases" \
   "$libdir/perch/backends/libperch_reference.so" "$libdir/perch/backends/libperch_humming_cpu.so" \
   "$libdir/cmake/perch/perchConfig.cmake" "$libdir/pkgconfig/perch.pc" \
   "$libdir/pkgconfig/perch-abi.pc" "$prefix/bin/perch"; do

@@ -107,6 +107,24 @@ inline void begin_support(perch_support* support, uint32_t variant) {
   support->num_reasons = 0;
 }
 
+// prepare_begin's first line: true when query_support, which is asked again, says no; `error` then
+// holds its first reason. Return PERCH_E_UNSUPPORTED.
+template <typename Query>
+bool refused(Query query_support, perch_backend* backend, const perch_layer_config* config,
+             uint32_t variant, perch_error* error) {
+  perch_reason reason = {};
+  perch_support support = {};
+  support.struct_size = sizeof(support);
+  support.reasons = &reason;
+  support.reasons_capacity = 1;
+  if (query_support(backend, config, variant, &support, error) == PERCH_OK &&
+      support.verdict == PERCH_VERDICT_YES) {
+    return false;
+  }
+  if (support.num_reasons > 0) fail(error, PERCH_E_UNSUPPORTED, reason.text);
+  return true;
+}
+
 }  // namespace perch_guard
 
 #endif  // PERCH_GUARD_HPP_

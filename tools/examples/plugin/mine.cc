@@ -6,6 +6,7 @@
 // It runs plain bf16 linear layers, one product at a time, on the host's threads.
 #include <memory>
 #include <perch/guard.hpp>
+#include <string>
 #include <utility>
 
 // The ABI leaves these types to us: the runtime only passes pointers to them back.
@@ -36,6 +37,8 @@ perch_status query_support(perch_backend*, const perch_layer_config* config, uin
     };
     want(config->num_options == 0, PERCH_REASON_OPTION, "options", "no option is known here");
     want(config->next == nullptr, PERCH_REASON_EXT_UNKNOWN, "next", "no extension is known here");
+    want(config->flags == 0 && config->device.device_type == kDLCPU, PERCH_REASON_DEVICE, "device",
+         "want the CPU, and no flags");
     want(config->in_dtype == PERCH_TYPE_BF16 && config->out_dtype == PERCH_TYPE_BF16,
          PERCH_REASON_DTYPE, "in_dtype", "want bf16, likewise out_dtype");
     want(config->kind == PERCH_KIND_LINEAR, PERCH_REASON_SHAPE, "kind", "want linear");
@@ -43,19 +46,22 @@ perch_status query_support(perch_backend*, const perch_layer_config* config, uin
     const perch_linear_config& linear = *config->linear;
     const perch_quant& q = *linear.weight;
     want(q.weight == PERCH_TYPE_BF16 && q.scale_kind == PERCH_SCALE_NONE && q.flags == 0 &&
-             q.scale2_kind == PERCH_SCALE2_NONE && q.offset_kind == PERCH_OFFSET_NONE &&
+             q.scale_dtype == PERCH_TYPE_NONE && q.scale2_kind == PERCH_SCALE2_NONE &&
+             q.zero_kind == PERCH_ZERO_NONE && q.offset_kind == PERCH_OFFSET_NONE &&
              q.k_order == PERCH_K_NATURAL && q.next == nullptr && linear.next == nullptr,
          PERCH_REASON_DTYPE, "linear.weight", "want plain bf16 without bias");
-    want(linear.act->mode == PERCH_ACT_NONE, PERCH_REASON_DTYPE, "linear.act", "want none");
+    want(linear.act->mode == PERCH_ACT_NONE && linear.act->dtype == PERCH_TYPE_NONE,
+         PERCH_REASON_DTYPE, "linear.act", "want none");
     support->caps = kPromises;
     support->packed_bytes = static_cast<uint64_t>(2 * linear.out_features * linear.in_features);
     std::strcpy(support->kernel, "bf16_bf16_bf16_1x1_scalar");
     return PERCH_OK;
   });
 }
-perch_status prepare_begin(perch_backend* backend, const perch_layer_config* config, uint32_t,
+perch_status prepare_begin(perch_backend* backend, const perch_layer_config* config, uint32_t v,
                            const perch_stream*, perch_builder** builder, perch_error* error) {
   return guarded(error, [&]() -> perch_status {
+    if (perch_guard::refused(query_support, backend, config, v, error)) return PERCH_E_UNSUPPORTED;
     const perch_linear_config& linear = *config->linear;
     *builder = new perch_builder{{backend->host, linear.out_features, linear.in_features, {}}};
     return PERCH_OK;
@@ -64,9 +70,12 @@ perch_status prepare_begin(perch_backend* backend, const perch_layer_config* con
 perch_status prepare_put(perch_builder* builder, int32_t, const perch_named_tensor* tensors,
                          uint32_t num_tensors, perch_error* error) {
   return guarded(error, [&]() -> perch_status {
-    if (num_tensors != 1 || std::strcmp(tensors[0].name, "w") != 0) {
-      return fail(error, PERCH_E_INVALID_ARGUMENT, "want the tensor w and no other");
+    for (uint32_t i = 0; i < num_tensors; ++i) {
+      if (std::strcmp(tensors[i].name, "w") == 0) continue;
+      const std::string text = std::string("no use for ") + tensors[i].name;
+      return fail(error, PERCH_E_INVALID_ARGUMENT, text.c_str());
     }
+    if (num_tensors != 1) return fail(error, PERCH_E_INVALID_ARGUMENT, "want w, once");
     const auto count = static_cast<size_t>(builder->n * builder->k);
     builder->w = std::make_unique<uint16_t[]>(count);
     std::memcpy(builder->w.get(), tensors[0].tensor->data, 2 * count);
