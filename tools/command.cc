@@ -44,10 +44,24 @@ perch_host::Runtime open_runtime(const CommonOptions& common) {
   opts.struct_size = sizeof(opts);
   opts.num_threads = common.threads;
   opts.config_path = common.config.empty() ? nullptr : common.config.c_str();
+  opts.config_text = common.config_text.empty() ? nullptr : common.config_text.c_str();
   opts.backend_path = common.backend_path.empty() ? nullptr : common.backend_path.c_str();
   if (common.verbose > 0) opts.log_level = common.verbose > 1 ? PERCH_LOG_DEBUG : PERCH_LOG_INFO;
   if (common.quiet) opts.log_level = PERCH_LOG_ERROR;
   return perch_host::make_runtime(&opts);
+}
+
+perch_caps parse_caps(const std::vector<std::string>& names, const char* option) {
+  perch_caps caps = 0;
+  for (const std::string& name : names) {
+    const auto cap = perch::parse_cap(name);
+    if (!cap) {
+      throw Failure(kExitBadInput, fmt::format("{}: got \"{}\"; want promises of: {}", option, name,
+                                               perch::print_caps(PERCH_CAPS_KNOWN)));
+    }
+    caps |= *cap;
+  }
+  return caps;
 }
 
 namespace {
@@ -66,19 +80,6 @@ void parse_rank(const std::string& text, const char* option, uint32_t* rank, uin
     throw Failure(kExitBadInput,
                   fmt::format("{}: got \"{}\"; want RANK/SIZE, such as 0/2", option, text));
   }
-}
-
-perch_caps parse_caps(const std::vector<std::string>& names, const char* option) {
-  perch_caps caps = 0;
-  for (const std::string& name : names) {
-    const auto cap = perch::parse_cap(name);
-    if (!cap) {
-      throw Failure(kExitBadInput, fmt::format("{}: got \"{}\"; want promises of: {}", option, name,
-                                               perch::print_caps(PERCH_CAPS_KNOWN)));
-    }
-    caps |= *cap;
-  }
-  return caps;
 }
 
 uint32_t dtype_of(const std::string& name) {

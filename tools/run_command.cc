@@ -6,9 +6,9 @@
 #include <iostream>
 #include <set>
 
+#include "bench/limits/limits.h"
 #include "command.h"
 #include "layer_input.h"
-#include "read_bandwidth.h"
 #include "safetensors_writer.h"
 #include "selection_table.h"
 
@@ -167,11 +167,13 @@ perch_layer_info layer_info(perch_layer* layer) {
   return info;
 }
 
-ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime, double read_gbps,
-                       std::vector<std::byte>* output) {
+// machine: null where no limits were asked for.
+ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime,
+                       perch_bench::MachineLimits* machine, std::vector<std::byte>* output) {
   const auto selection = ordered_json::parse(perch_host::json(perch_layer_explain, run.layer));
   const perch_layer_info info = layer_info(run.layer);
   Call call(run.config(), run.input, run.map(), 0, run.input.tokens);
+  double read_gbps = machine == nullptr ? 0 : machine->read().gbps;
   const std::vector<double> times = time_calls(run, &call);
   const double median = times[times.size() / 2];
   const double bytes = static_cast<double>(info.packed_bytes) * touched_share(run);
@@ -206,9 +208,9 @@ ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime, 
       {"time_ms", {{"median", median}, {"min", times.front()}, {"runs", times.size()}}},
       {"gbps", bytes / median / 1e6},
       {"error", nullptr}};
-  if (read_gbps > 0) {
+  if (machine != nullptr) {
     // Again after the run, and the larger counts: on a shared machine the limit moves.
-    read_gbps = std::max(read_gbps, read_bandwidth_gbps(perch_runtime_num_threads(runtime.get())));
+    read_gbps = std::max(read_gbps, machine->read().gbps);
     result["share_of_read_bandwidth"] = bytes / median / 1e6 / read_gbps;
   }
   if (run.input.expected != nullptr) {
@@ -296,8 +298,12 @@ int run_run(const CommonOptions& common, const RunOptions& options) {
   const perch_host::Model model = open_model(runtime, options.model);
   perch_host::Tensors tensors;
   if (!options.input.file.empty()) tensors = perch_host::open_tensors(options.input.file);
-  const double read_gbps =
-      options.limits ? read_bandwidth_gbps(perch_runtime_num_threads(runtime.get())) : 0.0;
+  std::unique_ptr<perch_bench::MachineLimits> machine;
+  if (options.limits) {
+    auto opened = perch_bench::MachineLimits::open(perch_runtime_num_threads(runtime.get()), "");
+    if (!opened.ok()) throw Failure(kExitFailed, opened.status().message());
+    machine = std::move(*opened);
+  }
 
   const std::vector<uint32_t> all = matching_layers(model, options.model);
   const auto inspected = ordered_json::parse(perch_host::json(perch_model_inspect, model.get()));
@@ -326,7 +332,7 @@ int run_run(const CommonOptions& common, const RunOptions& options) {
       const LayerRun run{options, model.get(), index, layer.get(), *input};
       outputs.emplace_back();
       ran.push_back(index);
-      result = run_layer(run, runtime, read_gbps, &outputs.back());
+      result = run_layer(run, runtime, machine.get(), &outputs.back());
     }
     result["bytes"]["checkpoint"] = inspected["layers"][index]["bytes"];
     ok = ok && layer_passed(result);
@@ -340,7 +346,7 @@ int run_run(const CommonOptions& common, const RunOptions& options) {
   write_outputs(options, model, ran, outputs);
   if (common.json) {
     ordered_json document = {{"ok", ok}, {"layers", std::move(layers)}};
-    if (options.limits) document["machine"] = {{"read_gbps", read_gbps}};
+    if (machine != nullptr) document["machine"] = {{"read_gbps", machine->read().gbps}};
     std::cout << document.dump(2) << "\n";
   }
   return ok ? kExitFine : kExitFailed;
