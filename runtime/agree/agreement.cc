@@ -73,12 +73,13 @@ Agreement compare_rows(const LayerConfig& config, uint32_t support_flags, const 
     RowNorms norms;
     for (int64_t column = 0; column < oracle.columns; ++column) {
       const auto at = static_cast<size_t>(row * oracle.columns + column);
-      const double magnitude = std::max(std::fabs(want[at]), smallest_normal(out_type));
+      const double exact = oracle.value[at];
+      const double size = std::fabs(std::isfinite(want[at]) ? want[at] : exact);
+      const double magnitude = std::max(size, smallest_normal(out_type));
       const double allowed = double(makers) * tolerance().margin *
                              (unit_roundoff(out_type) * magnitude + oracle.mid[at] +
                               per_s * oracle.s[at] + oracle.flips[at]);
       norms.add(got[at], want[at], allowed);
-      const double exact = oracle.value[at];
       const bool alike = may_stand_for(got[at], exact, allowed, out_type) &&
                          may_stand_for(want[at], exact, allowed, out_type);
       const double ratio = alike ? ratio_of(got[at], want[at], allowed) : HUGE_VAL;

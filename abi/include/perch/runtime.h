@@ -247,7 +247,8 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_tensors(perch_model* model, uin
  * with S the sum of absolute products carried through the layer. ratio = difference / allowed. */
 typedef struct perch_comparison {
   uint32_t struct_size;
-  uint32_t ok; /* 1: every ratio is at most 1 and NaNs are in the same places */
+  uint32_t ok; /* 1: every ratio is at most 1, no row's differences exceed 2/3 of its limits in L2
+                * norm, and NaNs and infinities are where exact arithmetic has them */
   double worst_ratio;
   int64_t worst_row;
   int64_t worst_column;
