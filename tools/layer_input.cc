@@ -126,6 +126,23 @@ DLDataType dlpack_type(uint32_t type) {
   return {kDLFloat, static_cast<uint8_t>(type == PERCH_TYPE_F16 ? 16 : 32), 1};
 }
 
+void add_input_options(CLI::App* app, InputOptions* options, const std::string& expect) {
+  app->add_option("--tokens", options->tokens, "rows per layer (default 1)")
+      ->check(CLI::Range(0, 1 << 20));
+  app->add_option("--seed", options->seed, "of the rows made here");
+  CLI::Option* input = app->add_option("--input", options->file,
+                                       "safetensors file with <layer>.input [, .ids, .weights]");
+  if (expect.empty()) return;
+  app->add_option_function<std::string>(
+         "--expect",
+         [options](const std::string& file) {
+           options->file = file;
+           options->expect = true;
+         },
+         expect)
+      ->excludes(input);
+}
+
 std::optional<LayerInput> make_input(perch_model* model, uint32_t index,
                                      const InputOptions& options, const perch_tensors* tensors) {
   const perch_layer_config& config = *perch_model_layer_config(model, index);

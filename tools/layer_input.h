@@ -27,6 +27,9 @@ struct InputOptions {
   uint64_t seed = 1;
 };
 
+// --tokens, --seed, --input and, where `expect` says what it is good for, --expect.
+void add_input_options(CLI::App* app, InputOptions* options, const std::string& expect = "");
+
 // `tensors` is the opened file, or null. nullopt: the file has nothing for this layer.
 std::optional<LayerInput> make_input(perch_model* model, uint32_t index,
                                      const InputOptions& options, const perch_tensors* tensors);

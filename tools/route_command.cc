@@ -163,17 +163,8 @@ void register_route(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->add_option("MODEL", options->model.model, "checkpoint directory")->required();
   add_common_options(command, common);
   add_model_options(command, &options->model);
-  command->add_option("--tokens", options->input.tokens, "rows per layer (default 1)")
-      ->check(CLI::Range(0, 1 << 20));
-  command->add_option("--seed", options->input.seed, "of the rows made here");
-  command->add_option("--input", options->input.file, "safetensors file with <layer>.input");
-  command->add_option_function<std::string>(
-      "--expect",
-      [options](const std::string& file) {
-        options->input.file = file;
-        options->input.expect = true;
-      },
-      "as --input, with <layer>.ids and .weights to compare with");
+  add_input_options(command, &options->input,
+                    "as --input, with <layer>.ids and .weights to compare with");
   command->callback([=] { *handler = [=] { return run_route(*common, *options); }; });
 }
 

@@ -8,7 +8,7 @@
 
 #include "bench/limits/limits.h"
 #include "command.h"
-#include "layer_input.h"
+#include "layer_call.h"
 #include "safetensors_writer.h"
 #include "selection_table.h"
 
@@ -26,44 +26,6 @@ struct RunOptions {
   int64_t alone = -1;
   int repeat = 5;
   std::string requant;
-};
-
-// Everything of one call that must outlive it.
-struct Call {
-  Call(const perch_layer_config& config, const LayerInput& given, const int32_t* expert_map,
-       int64_t first_row, int64_t rows)
-      : x(const_cast<std::byte*>(given.x.data()) +
-              first_row * input_width(config) * type_bytes(config.in_dtype),
-          dlpack_type(config.in_dtype), {rows, input_width(config)}),
-        y(dlpack_type(config.out_dtype), {rows, output_width(config)}) {
-    std::memset(y.data<std::byte>(), 0xFF, static_cast<size_t>(y_bytes(config, rows)));
-    args.struct_size = sizeof(args);
-    args.x = x.get();
-    args.y = y.get();
-    if (config.kind != PERCH_KIND_MOE) return;
-    const int64_t topk = config.moe->topk;
-    ids = std::make_unique<perch_host::Tensor>(
-        const_cast<int32_t*>(given.ids.data()) + first_row * topk, DLDataType{kDLInt, 32, 1},
-        std::vector<int64_t>{rows, topk});
-    weights = std::make_unique<perch_host::Tensor>(
-        const_cast<float*>(given.weights.data()) + first_row * topk, DLDataType{kDLFloat, 32, 1},
-        std::vector<int64_t>{rows, topk});
-    args.topk_ids = ids->get();
-    args.topk_weights = weights->get();
-    if (expert_map == nullptr) return;
-    map = std::make_unique<perch_host::Tensor>(
-        const_cast<int32_t*>(expert_map), DLDataType{kDLInt, 32, 1},
-        std::vector<int64_t>{static_cast<int64_t>(config.moe->num_experts_global)});
-    args.expert_map = map->get();
-  }
-
-  static int64_t y_bytes(const perch_layer_config& config, int64_t rows) {
-    return rows * output_width(config) * type_bytes(config.out_dtype);
-  }
-
-  perch_host::Tensor x, y;
-  std::unique_ptr<perch_host::Tensor> ids, weights, map;
-  perch_exec_args args{};
 };
 
 struct LayerRun {
@@ -90,7 +52,7 @@ double touched_share(const LayerRun& run) {
   return static_cast<double>(touched.size()) / config.moe->num_experts;
 }
 
-std::vector<double> time_calls(const LayerRun& run, Call* call) {
+std::vector<double> time_calls(const LayerRun& run, LayerCall* call) {
   perch_host::Executor executor(run.layer);
   executor.run(call->args, run.input.tokens);  // pages in, threads awake
   std::vector<double> times;
@@ -117,54 +79,31 @@ ordered_json comparison_json(const std::string& against, const perch_comparison&
           {"worst_row_l2", comparison.worst_row_l2}};
 }
 
-perch_comparison compare(const LayerRun& run, const Call& call, const DLTensor* expected) {
-  perch_comparison comparison{};
-  comparison.struct_size = sizeof(comparison);
-  perch_host::check(perch_model_compare, run.model, run.index, run.layer, &call.args, expected,
-                    &comparison);
-  return comparison;
+perch_comparison compare(const LayerRun& run, const LayerCall& call, const DLTensor* expected) {
+  return compare_call(run.model, run.index, run.layer, call, expected);
 }
 
 // The same rows on the reference backend, in f32 out.
-ordered_json verify(const LayerRun& run, const perch_host::Runtime& runtime, const Call& call) {
-  ModelOptions options = run.options.model;
-  options.backend = "reference";
-  options.require.clear();
-  options.out_dtype = "f32";
-  if (options.dtype.empty()) {
-    const uint32_t type = run.config().in_dtype;
-    options.dtype = type == PERCH_TYPE_F32 ? "f32" : type == PERCH_TYPE_F16 ? "f16" : "bf16";
-  }
-  const perch_host::Model model = open_model(runtime, options);
-  const perch_host::Layer layer = perch_host::make_layer(model, run.index);
-  Call reference(*perch_model_layer_config(model.get(), run.index), run.input, run.map(), 0,
-                 run.input.tokens);
-  perch_host::Executor(layer.get()).run(reference.args, run.input.tokens);
-  return comparison_json("reference", compare(run, call, reference.y.get()));
+ordered_json verify(const LayerRun& run, const perch_host::Runtime& runtime,
+                    const LayerCall& call) {
+  const auto reference =
+      run_reference(runtime, run.options.model, run.config(), run.index, run.input);
+  return comparison_json("reference", compare(run, call, reference->y.get()));
 }
 
 // One row by itself: its bytes must be those it had among the others.
-ordered_json run_alone(const LayerRun& run, Call* all) {
+ordered_json run_alone(const LayerRun& run, LayerCall* all) {
   const int64_t row = run.options.alone;
   if (row >= run.input.tokens) {
     throw Failure(kExitBadInput,
                   fmt::format("--alone: got {}; want less than {} tokens", row, run.input.tokens));
   }
-  Call one(run.config(), run.input, run.map(), row, 1);
+  LayerCall one(run.config(), run.input, run.map(), row, 1);
   perch_host::Executor(run.layer).run(one.args, 1);
-  const int64_t bytes = Call::y_bytes(run.config(), 1);
+  const int64_t bytes = LayerCall::y_bytes(run.config(), 1);
   const bool same = std::memcmp(one.y.data<std::byte>(), all->y.data<std::byte>() + row * bytes,
                                 static_cast<size_t>(bytes)) == 0;
   return {{"row", row}, {"tokens", run.input.tokens}, {"identical_bytes", same}};
-}
-
-perch_layer_info layer_info(perch_layer* layer) {
-  perch_layer_info info{};
-  info.struct_size = sizeof(info);
-  info.layout.struct_size = sizeof(perch_layout);
-  perch_host::check(perch_layer_get_info, layer, static_cast<const perch_call_shape*>(nullptr),
-                    &info);
-  return info;
 }
 
 // machine: null where no limits were asked for.
@@ -172,7 +111,7 @@ ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime,
                        perch_bench::MachineLimits* machine, std::vector<std::byte>* output) {
   const auto selection = ordered_json::parse(perch_host::json(perch_layer_explain, run.layer));
   const perch_layer_info info = layer_info(run.layer);
-  Call call(run.config(), run.input, run.map(), 0, run.input.tokens);
+  LayerCall call(run.config(), run.input, run.map(), 0, run.input.tokens);
   double read_gbps = machine == nullptr ? 0 : machine->read().gbps;
   const std::vector<double> times = time_calls(run, &call);
   const double median = times[times.size() / 2];
@@ -221,7 +160,7 @@ ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime,
   }
   if (run.options.alone >= 0) result["alone"] = run_alone(run, &call);
   const auto* y = call.y.data<std::byte>();
-  output->assign(y, y + Call::y_bytes(run.config(), run.input.tokens));
+  output->assign(y, y + LayerCall::y_bytes(run.config(), run.input.tokens));
   return result;
 }
 
@@ -360,20 +299,8 @@ void register_run(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->add_option("MODEL", options->model.model, "checkpoint directory")->required();
   add_common_options(command, common);
   add_model_options(command, &options->model);
-  command->add_option("--tokens", options->input.tokens, "rows per layer (default 1)")
-      ->check(CLI::Range(0, 1 << 20));
-  command->add_option("--seed", options->input.seed, "of the rows made here");
-  CLI::Option* input = command->add_option(
-      "--input", options->input.file, "safetensors file with <layer>.input [, .ids, .weights]");
-  command
-      ->add_option_function<std::string>(
-          "--expect",
-          [options](const std::string& file) {
-            options->input.file = file;
-            options->input.expect = true;
-          },
-          "as --input, with <layer>.output to compare with: exit 1 where it differs")
-      ->excludes(input);
+  add_input_options(command, &options->input,
+                    "as --input, with <layer>.output to compare with: exit 1 where it differs");
   command->add_option("--output", options->output, "safetensors file for <layer>.output");
   command->add_flag("--verify", options->verify, "compare with the reference backend");
   command->add_option("--alone", options->alone,
