@@ -6,12 +6,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 #include <thread>
 
 #include "base/recipe.h"
 #include "check/locate.h"
 #include "check/report.h"
-#include "check/suite.h"
+#include "check/select_cases.h"
 #include "command.h"
 
 namespace perch_command {
@@ -31,7 +32,8 @@ constexpr size_t kShrunkMost = 10;
 
 struct CheckOptions {
   std::string backend, plugin, suite, device = "cpu";
-  std::vector<std::string> cases, checks;
+  std::vector<std::string> cases;
+  std::string checks;  // separated by commas: a list option would swallow the cases behind it
   std::string regressions;
   bool no_isolate = false, no_shrink = false, list = false;
   double timeout_s = 60;
@@ -40,7 +42,9 @@ struct CheckOptions {
 };
 
 std::vector<std::string> chosen_checks(const CheckOptions& options) {
-  std::vector<std::string> names = options.checks;
+  std::vector<std::string> names;
+  std::istringstream words(options.checks);
+  for (std::string name; std::getline(words, name, ',');) names.push_back(name);
   for (const std::string& name : names) {
     if (perch_check::find_check(name) != nullptr) continue;
     std::string all;
@@ -51,37 +55,6 @@ std::vector<std::string> chosen_checks(const CheckOptions& options) {
   if (!names.empty()) return names;
   for (const auto& check : perch_check::all_checks()) names.emplace_back(check.name);
   return names;
-}
-
-std::vector<SuiteLine> chosen_cases(const CheckOptions& options, std::string* suite) {
-  std::vector<SuiteLine> lines;
-  for (const std::string& text : options.cases) {
-    const auto expanded = perch_check::expand_braces(text);
-    if (!expanded.ok()) {
-      throw perch_command::Failure(kExitBadInput, "CASE: " + expanded.status().message());
-    }
-    for (const std::string& line : *expanded) {
-      const auto parsed = perch::parse_case(line);
-      if (!parsed.ok()) {
-        throw perch_command::Failure(kExitBadInput, "CASE: " + parsed.status().message());
-      }
-      lines.push_back({"", perch::print_case(*parsed), {}});
-    }
-  }
-  if (!lines.empty() && options.suite.empty()) return lines;
-  *suite = options.suite.empty() ? "smoke" : options.suite;
-  std::string path = perch_check::find_suite(*suite);
-  if (path.empty() && std::filesystem::exists(*suite)) path = *suite;
-  if (path.empty()) {
-    std::string all;
-    for (const std::string& name : perch_check::suite_names()) all += " " + name;
-    throw perch_command::Failure(
-        kExitBadInput, fmt::format("--suite: got \"{}\"; want a file or one of:{}", *suite, all));
-  }
-  const auto read = perch_check::read_suite(path);
-  if (!read.ok()) throw perch_command::Failure(kExitBadInput, read.status().message());
-  lines.insert(lines.end(), read->begin(), read->end());
-  return lines;
 }
 
 class CheckRun {
@@ -97,7 +70,8 @@ class CheckRun {
 
   int run() {
     const std::vector<std::string> checks = chosen_checks(options_);
-    const std::vector<SuiteLine> lines = chosen_cases(options_, &report_.suite);
+    const std::vector<SuiteLine> lines =
+        perch_check::select_cases(options_.cases, options_.suite, &report_.suite);
     if (options_.list) return list(lines);
     if (options_.backend.empty() == options_.plugin.empty()) {
       throw perch_command::Failure(kExitBadInput, "want --backend ID or --plugin FILE");
@@ -142,27 +116,15 @@ class CheckRun {
         lose(line, error.what());
         continue;
       }
-      std::vector<CandidateInfo> fitting;
-      for (const CandidateInfo& info : candidates) {
-        const perch_caps require = problem.config.abi().require;
-        const bool named = problem.kernel.empty() || problem.kernel == info.kernel;
-        if (info.yes && named && (info.caps & require) == require) fitting.push_back(info);
+      std::vector<CandidateInfo> fitting = perch_check::fitting_candidates(problem, candidates);
+      if (fitting.empty()) {
+        fitting.push_back({0, false, "", 0, perch_check::print_refusals(problem, candidates)});
       }
-      if (fitting.empty()) fitting.push_back({0, false, "", 0, refusal(problem, candidates)});
       for (const CandidateInfo& info : fitting) {
         jobs_.push_back({library_.path, problem, info.variant, checks});
         outcomes_.push_back({line.line, line.name, info.variant, info.kernel, {}, "", {}});
       }
     }
-  }
-
-  static std::string refusal(const perch::Case& problem,
-                             const std::vector<CandidateInfo>& candidates) {
-    std::string text;
-    for (const CandidateInfo& info : candidates) {
-      text += fmt::format("{}{} {}", text.empty() ? "" : "; ", info.kernel, info.refusal);
-    }
-    return problem.kernel.empty() ? text : "kernel " + problem.kernel + ": " + text;
   }
 
   // query_support itself failed or crashed.
@@ -227,7 +189,15 @@ class CheckRun {
   void add_failure(Failure failure) {
     if (!common_.json) {
       progress_.reset();
-      perch_check::print_failure(failure, std::cout);
+      const bool known =
+          std::any_of(report_.failures.begin(), report_.failures.end(),
+                      [&](const Failure& other) { return other.reproducer == failure.reproducer; });
+      if (known) {
+        std::cout << fmt::format("{} {}  {}: as above\n", status_name(failure.result.status),
+                                 failure.check, failure.problem);
+      } else {
+        perch_check::print_failure(failure, std::cout);
+      }
     }
     report_.failures.push_back(std::move(failure));
   }
@@ -285,7 +255,7 @@ void register_check(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->add_option("--backend", options->backend, "an installed backend's id");
   command->add_option("--plugin", options->plugin, "a backend library's file");
   command->add_option("--suite", options->suite, "smoke, ci, nightly or a file [smoke]");
-  command->add_option("--check", options->checks, "only these checks")->delimiter(',');
+  command->add_option("--check", options->checks, "only these checks, separated by commas");
   command->add_option("--device", options->device, "cpu");
   command->add_option("--jobs", options->jobs, "cases at once [one per core]");
   command->add_option("--timeout", options->timeout_s, "seconds that one check may take [60]");

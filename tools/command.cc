@@ -39,6 +39,11 @@ void add_model_options(CLI::App* app, ModelOptions* options) {
                 "warn of unexpected expert tensors instead of refusing them");
 }
 
+bool no_backend_fits(const Error& error) {
+  return error.code() == PERCH_E_UNSUPPORTED &&
+         std::string(error.what()).find("no backend fits") != std::string::npos;
+}
+
 perch_host::Runtime open_runtime(const CommonOptions& common) {
   perch_runtime_opts opts{};
   opts.struct_size = sizeof(opts);

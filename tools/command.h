@@ -54,6 +54,8 @@ void add_common_options(CLI::App* app, CommonOptions* options);
 void add_model_options(CLI::App* app, ModelOptions* options);
 
 perch_host::Runtime open_runtime(const CommonOptions& common);
+// Whether it says that no backend takes a layer, rather than that something is wrong.
+bool no_backend_fits(const Error& error);
 perch_host::Model open_model(const perch_host::Runtime& runtime, const ModelOptions& options);
 
 // Promises by name; Failure names the option and the known ones.
@@ -97,6 +99,7 @@ void register_run(CLI::App* app, CommonOptions* common, Handler* handler);
 void register_route(CLI::App* app, CommonOptions* common, Handler* handler);
 void register_check(CLI::App* app, CommonOptions* common, Handler* handler);
 void register_synth(CLI::App* app, CommonOptions* common, Handler* handler);
+void register_diff(CLI::App* app, CommonOptions* common, Handler* handler);
 void register_bench(CLI::App* app, CommonOptions* common, Handler* handler);
 
 }  // namespace perch_command

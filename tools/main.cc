@@ -9,9 +9,7 @@ using namespace perch_command;
 
 // The exit code of a failed library call: 3 where no backend fits, else 2.
 int exit_code_of(const Error& error) {
-  const bool none_fits = error.code() == PERCH_E_UNSUPPORTED &&
-                         std::string(error.what()).find("no backend fits") != std::string::npos;
-  return none_fits ? kExitNoBackend : kExitBadInput;
+  return no_backend_fits(error) ? kExitNoBackend : kExitBadInput;
 }
 
 }  // namespace
@@ -24,8 +22,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "perch " PERCH_VERSION);
   CommonOptions common;
   Handler handler;
-  for (const auto& add : {register_list, register_inspect, register_explain, register_run,
-                          register_route, register_check, register_synth, register_bench}) {
+  for (const auto& add :
+       {register_list, register_inspect, register_explain, register_run, register_route,
+        register_check, register_diff, register_synth, register_bench}) {
     add(&app, &common, &handler);
   }
   try {

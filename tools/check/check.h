@@ -4,6 +4,7 @@
 // Untrusted. It runs in a process of its own (isolate.h), so it may crash.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -90,6 +91,18 @@ class Context {
   // Numbers that a report shows, by name: "worst_ratio".
   std::map<std::string, double>& figures() { return figures_; }
 
+  // "row 3, column 5, experts 1 7" of a call.
+  std::string name_element(const CallData& call, int64_t row, int64_t column) const;
+
+  // Another candidate on the same case: what `perch diff` compares with. Null for the checks.
+  void compare_with(std::unique_ptr<Context> other) { other_ = std::move(other); }
+  Context* other() { return other_.get(); }
+  // Who wants to know, before it happens, what may crash.
+  void on_stage(std::function<void(const std::string&)> hear) { hear_stage_ = std::move(hear); }
+  void begin_stage(const std::string& stage) const {
+    if (hear_stage_) hear_stage_(stage);
+  }
+
  private:
   perch::Case problem_;
   std::string library_;
@@ -99,6 +112,8 @@ class Context {
   Answer answer_;
   std::unique_ptr<Setup> setup_;
   std::map<std::string, double> figures_;
+  std::unique_ptr<Context> other_;
+  std::function<void(const std::string&)> hear_stage_;
 };
 
 struct Check {

@@ -1,6 +1,7 @@
 #include "check/child.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -154,6 +155,25 @@ std::string Child::epitaph() const {
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return line.empty() ? text : text + ": " + line;
+}
+
+bool listen(Child* child, double timeout_s, const std::function<void(const std::string&)>& hear) {
+  using Clock = std::chrono::steady_clock;
+  const auto patience = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_s));
+  auto deadline = Clock::now() + patience;
+  bool in_time = true;
+  while (!child->ended()) {
+    pollfd file{child->file(), POLLIN, 0};
+    if (poll(&file, 1, 100) > 0) {
+      const std::vector<std::string> lines = child->read_lines();
+      if (!lines.empty()) deadline = Clock::now() + patience;
+      for (const std::string& line : lines) hear(line);
+    } else if (in_time && Clock::now() > deadline) {
+      in_time = false;
+      child->kill_now();
+    }
+  }
+  return in_time;
 }
 
 }  // namespace perch_check

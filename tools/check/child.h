@@ -40,4 +40,8 @@ class Child {
   int wait_status_ = 0;
 };
 
+// Gives each line to `hear` until the child has ended; false when it has said nothing for
+// `timeout_s` seconds, and has been killed.
+bool listen(Child* child, double timeout_s, const std::function<void(const std::string&)>& hear);
+
 }  // namespace perch_check

@@ -1,3 +1,4 @@
+// Context: what the checks share - the case, the candidate, calls of it and comparisons.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -157,15 +158,19 @@ perch::Agreement Context::expect_numbers(const CallData& call, const Output& out
     agreement.row = static_cast<int64_t>(picked[static_cast<size_t>(agreement.row)]);
   }
   if (agreement.ok) return agreement;
-  std::string where = fmt::format("row {}, column {}", agreement.row, agreement.column);
-  const auto visits = visits_of(config(), call, static_cast<size_t>(agreement.row));
-  for (size_t i = 0; i < visits.size(); ++i) {
-    where += fmt::format("{} {}", i == 0 ? ", experts" : "", visits[i].expert);
-  }
-  throw Failed{where,
+  throw Failed{name_element(call, agreement.row, agreement.column),
                fmt::format("{:.9g} ({:.3g} times what is allowed; the row's share is {:.3g})",
                            agreement.got, agreement.worst_ratio, agreement.worst_row_share),
                fmt::format("{:.9g} +- {:.3g}", agreement.want, agreement.allowed)};
+}
+
+std::string Context::name_element(const CallData& call, int64_t row, int64_t column) const {
+  std::string where = fmt::format("row {}, column {}", row, column);
+  const auto visits = visits_of(config(), call, static_cast<size_t>(row));
+  for (size_t i = 0; i < visits.size(); ++i) {
+    where += fmt::format("{} {}", i == 0 ? ", experts" : "", visits[i].expert);
+  }
+  return where;
 }
 
 void expect_same_row(const Context& context, const std::string& where,

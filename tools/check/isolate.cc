@@ -16,6 +16,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
+// As `begin` hears, what is under way.
+std::unique_ptr<Context> open_context(const Job& job,
+                                      const std::function<void(const std::string&)>& begin) {
+  if (!job.other) return std::make_unique<Context>(job.problem, job.library, job.variant);
+  begin("A: loading");
+  auto context = std::make_unique<Context>(job.problem, job.library, job.variant);
+  begin("B: loading");
+  context->compare_with(
+      std::make_unique<Context>(job.problem, job.other->library, job.other->variant));
+  context->on_stage(begin);
+  return context;
+}
+
 // Runs the job's checks from `first` on, here.
 void run_here(const Job& job, size_t first, const std::function<void(const std::string&)>& begin,
               const std::function<void(const CheckResult&)>& end) {
@@ -24,9 +37,7 @@ void run_here(const Job& job, size_t first, const std::function<void(const std::
     begin(job.checks[i]);
     CheckResult result;
     try {
-      if (context == nullptr) {
-        context = std::make_unique<Context>(job.problem, job.library, job.variant);
-      }
+      if (context == nullptr) context = open_context(job, begin);
       result = run_check(job.checks[i], context.get());
     } catch (const std::exception& error) {
       result.check = job.checks[i];
@@ -42,6 +53,7 @@ void run_here(const Job& job, size_t first, const std::function<void(const std::
 struct Running {
   size_t index = 0;
   std::vector<CheckResult> results;
+  std::string stage;  // what it said last that it begins
   std::unique_ptr<Child> child;
   Clock::time_point deadline;
   bool timed_out = false;
@@ -105,6 +117,7 @@ class Pool {
 
   void hear(Running* running, const std::string& line) {
     push_deadline(running);
+    if (line.rfind("begin ", 0) == 0) running->stage = line.substr(6);
     if (line.rfind("result ", 0) != 0) return;
     running->results.push_back(result_from_json(json::parse(line.substr(7))));
   }
@@ -119,7 +132,7 @@ class Pool {
       lost.status = running->timed_out ? Status::kTimeout : Status::kCrashed;
       lost.got = running->timed_out ? fmt::format("no answer within {} s", options_.timeout_s)
                                     : running->child->epitaph();
-      lost.where = "the process";
+      lost.where = job.other ? running->stage : "the process";
       running->results.push_back(std::move(lost));
     }
     if (running->results.size() < job.checks.size()) {
@@ -180,16 +193,9 @@ std::vector<CandidateInfo> ask_candidates(const std::string& library, const perc
     say(answer.dump(-1, ' ', false, json::error_handler_t::replace));
   });
   std::vector<std::string> lines;
-  const auto deadline =
-      Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(1000 * options.timeout_s));
-  while (!child.ended()) {
-    pollfd file{child.file(), POLLIN, 0};
-    if (poll(&file, 1, 100) > 0) {
-      for (std::string& line : child.read_lines()) lines.push_back(std::move(line));
-    } else if (Clock::now() > deadline) {
-      throw std::runtime_error(
-          fmt::format("query_support: no answer within {} s", options.timeout_s));
-    }
+  if (!listen(&child, options.timeout_s, [&](const std::string& line) { lines.push_back(line); })) {
+    throw std::runtime_error(
+        fmt::format("query_support: no answer within {} s", options.timeout_s));
   }
   if (lines.empty()) throw std::runtime_error("query_support: " + child.epitaph());
   const json answer = json::parse(lines[0]);

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,18 @@ struct CheckResult {
   double seconds = 0;
 };
 
+// A candidate that another is compared with.
+struct Opponent {
+  std::string library;
+  uint32_t variant = 0;
+};
+
 struct Job {
   std::string library;
   perch::Case problem;
   uint32_t variant = 0;
   std::vector<std::string> checks;
+  std::optional<Opponent> other = std::nullopt;  // of the check "diff"
 };
 
 // What a candidate is, as asked in a child.

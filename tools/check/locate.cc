@@ -42,7 +42,8 @@ json list_libraries(const CommonOptions& common) {
 
 }  // namespace
 
-Located locate_backend(const CommonOptions& common, const std::string& id) {
+Located locate_backend(const CommonOptions& common, const std::string& id,
+                       const std::string& option) {
   const json libraries = list_libraries(common);
   std::vector<std::string> ids;
   std::string reason;
@@ -59,16 +60,17 @@ Located locate_backend(const CommonOptions& common, const std::string& id) {
   const std::vector<std::string_view> views(ids.begin(), ids.end());
   const auto near = perch::nearest_name(id, views);
   throw Failure(perch_command::kExitBadInput,
-                fmt::format("--backend: got \"{}\"; want one of:{}{}", id, all,
+                fmt::format("{}: got \"{}\"; want one of:{}{}", option, id, all,
                             near ? fmt::format("; did you mean {}?", *near) : ""));
 }
 
-Located locate_plugin(const CommonOptions& common, const std::string& file) {
+Located locate_plugin(const CommonOptions& common, const std::string& file,
+                      const std::string& option) {
   std::error_code failed;
   const std::string path = std::filesystem::canonical(file, failed).string();
   if (failed) {
     throw Failure(perch_command::kExitBadInput,
-                  fmt::format("--plugin: {}: {}", file, failed.message()));
+                  fmt::format("{}: {}: {}", option, file, failed.message()));
   }
   CommonOptions only = common;
   only.backend_path = path;

@@ -14,7 +14,10 @@ struct Located {
 
 // Asks a runtime in a child process: this one stays free of backends. Throws perch_command::Failure
 // with the loader's reason, or the nearest ids.
-Located locate_backend(const perch_command::CommonOptions& common, const std::string& id);
-Located locate_plugin(const perch_command::CommonOptions& common, const std::string& file);
+// `option`: what the message calls the id or the file.
+Located locate_backend(const perch_command::CommonOptions& common, const std::string& id,
+                       const std::string& option = "--backend");
+Located locate_plugin(const perch_command::CommonOptions& common, const std::string& file,
+                      const std::string& option = "--plugin");
 
 }  // namespace perch_check

@@ -13,11 +13,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// A number or, for what JSON has no number for, null.
-ordered_json number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
-}
-
 struct Tally {
   int64_t passed = 0, failed = 0, untrusted = 0;
   std::map<std::string, int64_t> skipped;
@@ -43,14 +38,6 @@ std::map<std::string, Tally> tally_checks(const Report& report) {
   return tallies;
 }
 
-std::string print_counts(const std::map<std::string, int64_t>& counts) {
-  std::string text;
-  for (const auto& [reason, count] : counts) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, reason);
-  }
-  return text;
-}
-
 ordered_json checks_json(const Report& report) {
   ordered_json checks = ordered_json::object();
   for (const auto& [name, tally] : tally_checks(report)) {
@@ -59,12 +46,31 @@ ordered_json checks_json(const Report& report) {
                     {"untrusted", tally.untrusted},
                     {"skipped", tally.skipped},
                     {"seconds", tally.seconds}};
-    if (tally.worst_ratio > 0) checks[name]["worst_ratio"] = number(tally.worst_ratio);
+    if (tally.worst_ratio > 0) checks[name]["worst_ratio"] = number_json(tally.worst_ratio);
   }
   return checks;
 }
 
 }  // namespace
+
+std::string print_counts(const std::map<std::string, int64_t>& counts) {
+  std::string text;
+  for (const auto& [reason, count] : counts) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, reason);
+  }
+  return text;
+}
+
+ordered_json number_json(double value) {
+  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
+}
+
+ordered_json failure_json(const Failure& failure) {
+  return {{"check", failure.check},           {"case", failure.problem},
+          {"reproducer", failure.reproducer}, {"status", status_name(failure.result.status)},
+          {"where", failure.result.where},    {"got", failure.result.got},
+          {"want", failure.result.want}};
+}
 
 int64_t Report::count(Status status) const {
   return std::count_if(cases.begin(), cases.end(),
@@ -113,15 +119,7 @@ void settle(CaseOutcome* outcome) {
 
 ordered_json report_json(const Report& report) {
   ordered_json failures = ordered_json::array();
-  for (const Failure& failure : report.failures) {
-    failures.push_back({{"check", failure.check},
-                        {"case", failure.problem},
-                        {"reproducer", failure.reproducer},
-                        {"status", status_name(failure.result.status)},
-                        {"where", failure.result.where},
-                        {"got", failure.result.got},
-                        {"want", failure.result.want}});
-  }
+  for (const Failure& failure : report.failures) failures.push_back(failure_json(failure));
   ordered_json cases = ordered_json::array();
   for (const CaseOutcome& outcome : report.cases) {
     ordered_json one = {{"case", outcome.problem},

@@ -25,6 +25,7 @@ struct CaseOutcome {
   Status status = Status::kPassed;
   std::string reason;  // of a skip
   std::vector<CheckResult> checks;
+  std::string other_kernel = "";  // of the candidate that `perch diff` compares with
 };
 
 struct Report {
@@ -42,7 +43,11 @@ struct Report {
 void settle(CaseOutcome* outcome);
 
 nlohmann::ordered_json report_json(const Report& report);
+nlohmann::ordered_json failure_json(const Failure& failure);
+// A number or, for what JSON has no number for, null.
+nlohmann::ordered_json number_json(double value);
 void print_failure(const Failure& failure, std::ostream& out);
+std::string print_counts(const std::map<std::string, int64_t>& counts);  // "3 NOT_PROMISED, ..."
 void print_report(const Report& report, std::ostream& out);
 
 }  // namespace perch_check

@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "check/diff.h"
+
 namespace perch_check {
 namespace {
 
@@ -30,7 +32,7 @@ CheckResult run_check(const std::string& name, Context* context) {
   CheckResult result;
   result.check = name;
   try {
-    run_or_skip(*find_check(name), context);
+    run_or_skip(name == kDiff.name ? kDiff : *find_check(name), context);
   } catch (const Failed& failed) {
     result.status = Status::kFailed;
     result.where = failed.where;

@@ -65,14 +65,17 @@ std::vector<CandidateInfo> fitting_candidates(const perch::Case& problem,
 std::string print_refusals(const perch::Case& problem,
                            const std::vector<CandidateInfo>& candidates) {
   const perch_caps require = problem.config.abi().require;
-  std::string text;
+  std::string text, last;
   for (const CandidateInfo& info : candidates) {
     std::string why = info.refusal;
     if (info.yes) {
       const perch_caps missing = require & ~info.caps;
       why = missing == 0 ? "is not the kernel named" : "lacks " + perch::print_caps(missing);
     }
-    text += fmt::format("{}{} {}", text.empty() ? "" : "; ", info.kernel, why);
+    if (!info.kernel.empty()) why = info.kernel + " " + why;
+    if (why == last) continue;  // variants without a name that refuse for the same reasons
+    text += (text.empty() ? "" : "; ") + why;
+    last = why;
   }
   return problem.kernel.empty() ? text : "kernel " + problem.kernel + ": " + text;
 }
