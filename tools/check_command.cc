@@ -189,15 +189,7 @@ class CheckRun {
   void add_failure(Failure failure) {
     if (!common_.json) {
       progress_.reset();
-      const bool known =
-          std::any_of(report_.failures.begin(), report_.failures.end(),
-                      [&](const Failure& other) { return other.reproducer == failure.reproducer; });
-      if (known) {
-        std::cout << fmt::format("{} {}  {}: as above\n", status_name(failure.result.status),
-                                 failure.check, failure.problem);
-      } else {
-        perch_check::print_failure(failure, std::cout);
-      }
+      perch_check::print_failure(failure, report_.failures, std::cout);
     }
     report_.failures.push_back(std::move(failure));
   }

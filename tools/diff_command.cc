@@ -312,7 +312,7 @@ void DiffRun::explain(const CaseOutcome& outcome, const std::string& reproducer,
   perch_check::Failure failure{"diff", outcome.problem, reproducer, smallest};
   if (!common_.json) {
     progress_.reset();
-    perch_check::print_failure(failure, std::cout);
+    perch_check::print_failure(failure, report_.rows.failures, std::cout);
   }
   report_.rows.failures.push_back(std::move(failure));
 }

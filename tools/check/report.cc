@@ -145,7 +145,15 @@ ordered_json report_json(const Report& report) {
           {"seconds", report.seconds}};
 }
 
-void print_failure(const Failure& failure, std::ostream& out) {
+void print_failure(const Failure& failure, const std::vector<Failure>& earlier, std::ostream& out) {
+  const bool known = std::any_of(earlier.begin(), earlier.end(), [&](const Failure& other) {
+    return other.reproducer == failure.reproducer;
+  });
+  if (known) {
+    out << fmt::format("{} {}  {}: as above\n", status_name(failure.result.status), failure.check,
+                       failure.problem);
+    return;
+  }
   out << fmt::format(
       "{} {}  {}\n  {}: got {}{}{}\n  repro: {}\n", status_name(failure.result.status),
       failure.check, failure.problem, failure.result.where, failure.result.got,

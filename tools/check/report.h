@@ -46,7 +46,8 @@ nlohmann::ordered_json report_json(const Report& report);
 nlohmann::ordered_json failure_json(const Failure& failure);
 // A number or, for what JSON has no number for, null.
 nlohmann::ordered_json number_json(double value);
-void print_failure(const Failure& failure, std::ostream& out);
+// In one line where one of `earlier` has the same reproducer.
+void print_failure(const Failure& failure, const std::vector<Failure>& earlier, std::ostream& out);
 std::string print_counts(const std::map<std::string, int64_t>& counts);  // "3 NOT_PROMISED, ..."
 void print_report(const Report& report, std::ostream& out);
 
