@@ -130,6 +130,8 @@ ordered_json report_json(const Report& report) {
     if (!outcome.reason.empty()) one["reason"] = outcome.reason;
     ordered_json untrusted = ordered_json::array();
     for (const CheckResult& result : outcome.checks) {
+      const auto ratio = result.figures.find("worst_ratio");
+      if (ratio != result.figures.end()) one["worst_ratio"] = number(ratio->second);
       if (result.status == Status::kUntrusted) {
         untrusted.push_back({{"check", result.check}, {"text", result.got}});
       }
