@@ -78,6 +78,13 @@ class Bench {
  public:
   Bench(const CommonOptions& common, const BenchOptions& options)
       : common_(common), options_(options), report_(!common.json) {
+    for (const std::string& option : options.layer_options) {
+      const size_t equals = option.find('=');
+      if (equals == std::string::npos || equals == 0) {
+        throw Failure(kExitBadInput, fmt::format("--option: got \"{}\"; want KEY=VALUE", option));
+      }
+      layer_options_.emplace_back(option.substr(0, equals), option.substr(equals + 1));
+    }
     backends_ = split_commas(options.model.backend);
     if (options.model.backend.empty()) return;
     for (const std::string& backend : backends_) policy_for(backend);
@@ -107,6 +114,7 @@ class Bench {
   const BenchOptions& options_;
   perch_bench::Report report_;
   std::vector<std::string> backends_;
+  std::vector<std::pair<std::string, std::string>> layer_options_;
   std::unique_ptr<MachineLimits> machine_;
   std::vector<Row> rows_;
 };
@@ -124,6 +132,9 @@ MachineLimits* Bench::machine(int threads) {
   auto opened = MachineLimits::open(threads, options_.isa);
   if (!opened.ok()) throw Failure(kExitBadInput, "--" + opened.status().message());
   machine_ = std::move(*opened);
+  if (machine_->read().gbps == 0) {
+    throw Failure(kExitFailed, "limits: the memory to read could not be mapped");
+  }
   report_.machine(machine_.get());
   return machine_.get();
 }
@@ -135,13 +146,7 @@ perch::LayerConfig Bench::config_of(const std::vector<BenchLine>& lines) const {
   // BATCHED calls have a row more per expert than the fullest one needs.
   config.layer().max_tokens = most + 1;
   config.layer().require |= parse_caps(options_.model.require, "--require");
-  for (const std::string& option : options_.layer_options) {
-    const size_t equals = option.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      throw Failure(kExitBadInput, fmt::format("--option: got \"{}\"; want KEY=VALUE", option));
-    }
-    config.set_option(option.substr(0, equals), option.substr(equals + 1));
-  }
+  for (const auto& [key, value] : layer_options_) config.set_option(key, value);
   return config;
 }
 
@@ -216,14 +221,15 @@ void Bench::run_model(const std::string& directory) {
                   "rules of --config");
   }
   const perch_host::Runtime runtime = open_runtime(common_);
-  machine(perch_runtime_num_threads(runtime.get()));
   for (const std::string& backend : backends_) {
     ModelOptions options = options_.model;
     options.model = directory;
     options.backend = backend;
     options.max_tokens = *std::max_element(options_.tokens.begin(), options_.tokens.end());
     const perch_host::Model model = open_model(runtime, options);
-    for (const uint32_t index : matching_layers(model, options)) {
+    const std::vector<uint32_t> indices = matching_layers(model, options);
+    machine(perch_runtime_num_threads(runtime.get()));
+    for (const uint32_t index : indices) {
       const std::string title = perch_model_layer_config(model.get(), index)->name;
       try {
         run_layer(model, index, title);
@@ -331,9 +337,15 @@ void register_bench(CLI::App* app, CommonOptions* common, Handler* handler) {
           "choice)");
   command->add_option("--tokens", options->tokens, "T of a model's layers (default 1,4,16,64)")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--option", options->layer_options,
-                      "KEY=VALUE: a compute option of each case's layer, such as isa=avx2");
+  command
+      ->add_option("--option", options->layer_options,
+                   "KEY=VALUE: a compute option of each case's layer, such as isa=avx2")
+      ->allow_extra_args(false);
+  // One word each: what follows is a CASE.
+  command->get_option("--require")->allow_extra_args(false);
+  command->get_option("--prefer")->allow_extra_args(false);
   command->add_option("--isa", options->isa,
                       "limits of this level (portable, avx2, avx512, avx512_vnni, avx512_bf16) in "
                       "place of the machine's best");

@@ -112,14 +112,7 @@ perch::Result<std::unique_ptr<MachineLimits>> MachineLimits::open(int threads,
     return perch::invalid_argument(
         fmt::format("isa: got \"{}\"; want one of: {}", isa, known_levels()));
   }
-  std::unique_ptr<MachineLimits> limits(new MachineLimits(threads, count));
-  if (limits->buffer_ == nullptr) {
-    return perch::Status(
-        PERCH_E_OUT_OF_MEMORY,
-        fmt::format("limits: {} bytes to read could not be mapped", limits->buffer_bytes_));
-  }
-  limits->choose_streams();
-  return limits;
+  return std::unique_ptr<MachineLimits>(new MachineLimits(threads, count));
 }
 
 MachineLimits::MachineLimits(int threads, size_t num_sets)
@@ -127,7 +120,6 @@ MachineLimits::MachineLimits(int threads, size_t num_sets)
   for (size_t i = 0; i < num_sets_; ++i) {
     if (loop_sets()[i]->read[0] != nullptr) read_set_ = loop_sets()[i];
   }
-  map_buffer();
 }
 
 MachineLimits::~MachineLimits() {
@@ -178,6 +170,11 @@ void MachineLimits::choose_streams() {
 }
 
 ReadLimit MachineLimits::read() {
+  if (buffer_ == nullptr) {
+    map_buffer();
+    if (buffer_ == nullptr) return {};
+    choose_streams();
+  }
   const auto bytes = static_cast<double>(pass_bytes_ * threads_);
   const Rates rates = settle(kReadNs, [&] { return std::pair(bytes, read_pass(stream_index_)); });
   return {rates.median, rates.best, rates.disturbed(), kStreamCounts[stream_index_]};

@@ -31,8 +31,8 @@ struct DotLimit {
   const char* instructions = "";  // "vpdpbusd zmm"
 };
 
-// Maps and fills its memory once (2 MiB pages where the system gives them, four times the last
-// level of cache and at least 512 MiB), so keep it. A measurement takes about 0.1 s of all
+// The first read maps and fills memory (2 MiB pages where the system gives them, four times the
+// last level of cache and at least 512 MiB), so keep it. A measurement takes about 0.1 s of all
 // threads.
 class MachineLimits {
  public:
@@ -45,6 +45,7 @@ class MachineLimits {
 
   int threads() const { return threads_; }
   int64_t buffer_bytes() const { return buffer_bytes_; }
+  // Zeros where there is no memory for it.
   ReadLimit read();
   // bf16 has the better of its own instruction and f32's: after a conversion that costs little per
   // product, bf16 can be multiplied as f32, and on some CPUs (Sapphire Rapids) that is faster.
