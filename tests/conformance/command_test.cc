@@ -35,7 +35,7 @@ TEST(CheckCommand, AWrongOneFailsWithItsSmallestCase) {
     EXPECT_EQ(failure["case"], "linear t5 n24 k40 w=bf16");
     const std::string reproducer = failure["reproducer"];
     // One row, one column, and the few terms that the defect needs.
-    EXPECT_TRUE(says(reproducer, "linear t1 n1 k'"));
+    EXPECT_TRUE(says(reproducer, "linear t1 n1 k"));
     EXPECT_TRUE(says(failure["where"], "row 0, column 0"));
     const CommandResult again = perch_command(reproducer.substr(reproducer.find("check")));
     EXPECT_EQ(again.code, 1) << again.out;

@@ -50,6 +50,10 @@ struct Setup {
 };
 
 // What a check knows: the case, the candidate, and things that several checks make.
+// What a backend must leave as it found it, as text by name: process_state.cc.
+using ProcessState = std::map<std::string, std::string>;
+ProcessState process_state();
+
 class Context {
  public:
   // Throws std::runtime_error when the library cannot be opened or created.
@@ -88,6 +92,9 @@ class Context {
   perch::Agreement expect_numbers(const CallData& call, const Output& output, Fill fill,
                                   const PrepareOptions& weights = {}) const;
 
+  // The process before the library was opened.
+  const ProcessState& state_before() const { return state_before_; }
+
   // Numbers that a report shows, by name: "worst_ratio".
   std::map<std::string, double>& figures() { return figures_; }
 
@@ -106,6 +113,7 @@ class Context {
  private:
   perch::Case problem_;
   std::string library_;
+  ProcessState state_before_ = process_state();
   const perch_backend_api* api_;
   uint32_t variant_;
   std::unique_ptr<Instance> asking_;

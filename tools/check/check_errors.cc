@@ -107,6 +107,19 @@ void refuse_missing_expert(Context& context) {
   if (!end.ok()) throw Failed{what + ", then with it", end.print(), "PERCH_OK"};
 }
 
+void refuse_expert_numbers(Context& context) {
+  const int64_t experts = context.config().is_moe() ? context.config().moe().num_experts : 1;
+  const std::vector<CaseTensor> good = expert_tensors(context, 0);
+  for (const int64_t wrong : {experts, int64_t{-7}, int64_t{1} << 30}) {
+    Builder builder(context, context.config());
+    const Reply reply = builder.put(static_cast<int32_t>(wrong), good);
+    if (reply.ok()) {
+      throw Failed{fmt::format("prepare_put of expert {} of {}", wrong, experts), "PERCH_OK",
+                   "a refusal"};
+    }
+  }
+}
+
 // The byte of a NaN code among 8-bit codes of `type`; 0 where it has none that contract §2 refuses.
 uint8_t nan_code(uint32_t type) {
   if (type == PERCH_TYPE_E4M3FN) return 0x7F;
@@ -170,6 +183,7 @@ void accept_no_rows(Context& context) {
 void check_errors(Context& context) {
   refuse_names(context);
   refuse_missing_expert(context);
+  refuse_expert_numbers(context);
   refuse_nan_codes(context);
   refuse_input_scales(context);
   accept_no_rows(context);

@@ -69,16 +69,20 @@ class Follower {
   std::vector<std::vector<std::byte>> alone_;
 };
 
-// Loads under which kernels choose otherwise: many rows for one expert, none for another.
-std::vector<std::string> loads_of(const Context& context) {
+// Loads under which kernels choose otherwise: many rows for one expert, none for another; among
+// them all of the company for the expert of the row `key`, and none of it.
+std::vector<std::string> loads_of(const Context& context, RowKey key) {
   if (!context.config().is_moe()) return {};
-  std::vector<std::string> loads = {"zipf", "one:0"};
+  const CallData call = context.call({key}, context.problem().load, {key});
+  const int64_t own = call.ids.empty() ? call.expert[0] : call.ids[0];
+  std::set<std::string> loads = {"zipf", "one:0", fmt::format("one:{}", own)};
   const uint32_t experts = context.config().moe().num_experts_global;
   if (experts > 1) {
-    loads.push_back(fmt::format("one:{}", experts - 1));
-    loads.push_back("empty:0");
+    loads.insert(fmt::format("one:{}", experts - 1));
+    loads.insert("empty:0");
+    loads.insert(fmt::format("empty:{}", own));
   }
-  return loads;
+  return {loads.begin(), loads.end()};
 }
 
 void poison_neighbours(const Context& context, CallData* call) {
@@ -110,7 +114,7 @@ void check_batch_invariance(Context& context) {
   }
   const int64_t most = context.tokens();
   const auto keys = batch(follower.rows(), most, 1);
-  for (const std::string& load : loads_of(context)) {
+  for (const std::string& load : loads_of(context, follower.rows()[0])) {
     follower.expect_unmoved(context.call(keys, load, follower.rows()), "load " + load);
   }
   std::vector<RowKey> copies(static_cast<size_t>(most), follower.rows()[0]);
@@ -132,7 +136,7 @@ void check_load_invariance(Context& context) {
   const auto keys = batch(followed, size, 0);
   const Output want =
       context.run(context.layer(), context.call(keys, context.problem().load, followed));
-  for (const std::string& load : loads_of(context)) {
+  for (const std::string& load : loads_of(context, 0)) {
     const Output got = context.run(context.layer(), context.call(keys, load, followed));
     for (size_t i = 0; i < keys.size(); ++i) {
       if (keys[i] != 0) continue;

@@ -21,11 +21,19 @@ extern "C" char** environ;
 namespace perch_check {
 namespace {
 
-// What a backend must leave as it found it, as text by name.
-using State = std::map<std::string, std::string>;
+void expect_state(const ProcessState& before, const std::string& step) {
+  for (const auto& [name, value] : process_state()) {
+    const auto found = before.find(name);
+    if (found != before.end() && found->second == value) continue;
+    throw Failed{fmt::format("{} after {}", name, step), value,
+                 found == before.end() ? "as before" : found->second};
+  }
+}
 
-State process_state() {
-  State state;
+}  // namespace
+
+ProcessState process_state() {
+  ProcessState state;
   state["rounding mode"] = fmt::format("{}", std::fegetround());
 #if defined(__SSE__)
   // Without the sticky flags: those are what arithmetic leaves behind.
@@ -57,20 +65,10 @@ State process_state() {
   return state;
 }
 
-void expect_state(const State& before, const std::string& step) {
-  for (const auto& [name, value] : process_state()) {
-    const auto found = before.find(name);
-    if (found != before.end() && found->second == value) continue;
-    throw Failed{fmt::format("{} after {}", name, step), value,
-                 found == before.end() ? "as before" : found->second};
-  }
-}
-
-}  // namespace
-
 void check_process_state(Context& context) {
   const CallData call = context.own_call(Fill::kReal);
-  const State before = process_state();
+  const ProcessState& before = context.state_before();
+  expect_state(before, "loading and create");
   {
     Instance instance(context.api(), {});
     expect_state(before, "create");

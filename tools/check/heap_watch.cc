@@ -1,7 +1,9 @@
-// The functions below take the place of libc's in the whole command, libperch and the backends
+// The functions at the end take the place of libc's in the whole command, libperch and the backends
 // included.
 #include "check/heap_watch.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,6 +26,7 @@ namespace {
 
 std::atomic<bool> counting{false};
 std::atomic<int64_t> calls{0};
+std::atomic<int64_t> started{0};
 
 [[maybe_unused]] void count() {
   if (counting.load(std::memory_order_relaxed)) calls.fetch_add(1);
@@ -39,6 +42,8 @@ bool HeapWatch::available() {
 #endif
 }
 
+int64_t threads_started() { return HeapWatch::available() ? started.load() : -1; }
+
 void HeapWatch::start() {
   calls = 0;
   counting = true;
@@ -49,10 +54,14 @@ int64_t HeapWatch::stop() {
   return calls;
 }
 
+// Called by what follows, which stands outside of the namespace.
+[[maybe_unused]] static void count_thread() { started.fetch_add(1); }
+
 }  // namespace perch_check
 
 #ifdef PERCH_COUNTS_ALLOCATIONS
 using perch_check::count;
+using perch_check::count_thread;
 #define PERCH_TAKES_PLACE extern "C" __attribute__((visibility("default")))
 
 extern "C" void* __libc_malloc(size_t bytes);
@@ -90,5 +99,12 @@ PERCH_TAKES_PLACE void* mmap(void* address, size_t bytes, int protection, int fl
   count();
   const long result = syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
   return reinterpret_cast<void*>(result);
+}
+PERCH_TAKES_PLACE int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                                     void* (*work)(void*), void* arg) {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  count_thread();
+  return create(thread, attributes, work, arg);
 }
 #endif

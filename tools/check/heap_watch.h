@@ -5,6 +5,9 @@
 
 namespace perch_check {
 
+// Threads that anybody in the process started since it began; -1 where that cannot be known.
+int64_t threads_started();
+
 struct HeapWatch {
   // False where a sanitizer's own allocator stands in the way: there is nothing to count then.
   static bool available();

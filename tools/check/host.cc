@@ -87,6 +87,14 @@ void CheckHost::release(void* memory) {
   plain_.erase(found);
 }
 
+std::set<const void*> CheckHost::addresses() const {
+  const std::lock_guard lock(mutex_);
+  std::set<const void*> all;
+  for (const auto& [address, buffer] : guarded_) all.insert(address);
+  for (const auto& [address, bytes] : plain_) all.insert(address);
+  return all;
+}
+
 void CheckHost::set_read_only(bool read_only) {
   const std::lock_guard lock(mutex_);
   for (auto& [address, buffer] : guarded_) {

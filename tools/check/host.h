@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ class CheckHost {
   // Bytes that the backend holds now, and how often it asked.
   uint64_t live_bytes() const { return live_bytes_; }
   int64_t allocations() const { return allocations_; }
+
+  // Of the allocations that live now.
+  std::set<const void*> addresses() const;
 
   // Guarded allocations that live now become read-only, or writable again.
   void set_read_only(bool read_only);

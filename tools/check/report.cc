@@ -131,7 +131,7 @@ ordered_json report_json(const Report& report) {
     ordered_json untrusted = ordered_json::array();
     for (const CheckResult& result : outcome.checks) {
       const auto ratio = result.figures.find("worst_ratio");
-      if (ratio != result.figures.end()) one["worst_ratio"] = number(ratio->second);
+      if (ratio != result.figures.end()) one["worst_ratio"] = number_json(ratio->second);
       if (result.status == Status::kUntrusted) {
         untrusted.push_back({{"check", result.check}, {"text", result.got}});
       }
