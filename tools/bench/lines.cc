@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace perch_bench {
@@ -42,12 +43,16 @@ perch::Result<BenchLine> parse_bench_line(const std::string& text) {
 
 std::vector<std::vector<BenchLine>> group_lines(const std::vector<BenchLine>& lines) {
   std::vector<std::vector<BenchLine>> groups;
-  std::string last;
+  std::vector<std::string> layers;
   for (const BenchLine& line : lines) {
     const std::string layer = layer_text(line.problem);
-    if (groups.empty() || layer != last) groups.emplace_back();
-    groups.back().push_back(line);
-    last = layer;
+    const auto known = std::find(layers.begin(), layers.end(), layer);
+    const auto group = static_cast<size_t>(known - layers.begin());
+    if (known == layers.end()) {
+      layers.push_back(layer);
+      groups.emplace_back();
+    }
+    groups[group].push_back(line);
   }
   return groups;
 }

@@ -21,7 +21,7 @@ struct BenchLine {
 // INVALID_ARGUMENT says which column of a case, or which share, is wrong.
 perch::Result<BenchLine> parse_bench_line(const std::string& text);
 
-// Neighbours that differ in T, seed and load alone: one set of layers serves them all.
+// Those that differ in T, seed and load alone, together: one set of layers serves them all.
 std::vector<std::vector<BenchLine>> group_lines(const std::vector<BenchLine>& lines);
 
 }  // namespace perch_bench

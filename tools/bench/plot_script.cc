@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kWidth = 1280;  // pixels
 constexpr double kPanel = 430;   // height of both panels
-constexpr double kTop = 70;      // above them: titles
+constexpr double kTop = 92;      // above them: titles
 constexpr double kBottom = 62;   // below them: axes
 constexpr double kLegendRow = 21;
 constexpr double kLeft[2] = {0.065, 0.565};  // of the width
@@ -106,6 +106,20 @@ std::vector<Series> series_of(const std::vector<Row>& rows, std::string* shared)
 double intensity_of(const Row& row) { return row.work.operations / row.work.bytes; }
 
 const char* colour(size_t series) { return kColours[series % std::size(kColours)]; }
+
+// Marks of a logarithmic axis: 1, 2 and 5 of every decade, or its first where there are many.
+std::string log_tics(double from, double to) {
+  std::string tics;
+  const bool few = to / from < 1000;
+  for (double decade = std::pow(10.0, std::floor(std::log10(from))); decade <= to; decade *= 10) {
+    for (const double digit : {1.0, 2.0, 5.0}) {
+      const double at = digit * decade;
+      if (at < from || at > to || (digit > 1 && !few)) continue;
+      tics += fmt::format("{}{:g}", tics.empty() ? "" : ", ", at);
+    }
+  }
+  return tics;
+}
 
 class Script {
  public:
@@ -218,16 +232,20 @@ void Script::roofline() {
   place_panel(0);
   line("set logscale xy");
   line(fmt::format("set xrange [{:g}:{:g}]\nset yrange [{:g}:{:g}]", x_min, x_max, y_min, y_max));
+  line(fmt::format("set xtics ({})\nset ytics ({})", log_tics(x_min, x_max),
+                   log_tics(y_min, y_max)));
   line("set xlabel 'operations per byte of weights'\nset ylabel 'GFLOP/s'");
   line("set title 'Roofline (labels: T)' offset 0,-0.4");
   line("unset key");
   roofs(x_min, x_max, y_min, y_max);
   std::string plots = "plot ";
   for (size_t i = 0; i < series_.size(); ++i) {
+    // Labels of neighbours on different sides: points of several series lie together.
     plots += fmt::format(
         "{}$roof{} using 1:2 with linespoints lc rgb '{}' lw 1.5 pt 7 ps 0.8, \\\n"
-        "  $roof{} using 1:2:3 with labels left offset 0.3,-0.6 font ',11' textcolor rgb '{}'",
-        i == 0 ? "" : ", \\\n  ", i, colour(i), i, colour(i));
+        "  $roof{} using 1:2:3 with labels {} font ',11' textcolor rgb '{}'",
+        i == 0 ? "" : ", \\\n  ", i, colour(i), i,
+        i % 2 == 0 ? "left offset 0.3,-0.6" : "right offset -0.3,0.5", colour(i));
   }
   line(plots);
 }
@@ -263,7 +281,7 @@ void Script::shares() {
   }
   line(fmt::format("set xrange [-0.6:{:g}]\nset yrange [0:{:.0f}]\nset xtics scale 0 ({})",
                    static_cast<double>(groups.size()) - 0.4, 100 * most, tics));
-  line("set ytics 20\nset grid ytics noxtics\nset xlabel 'T, tokens'");
+  line("set ytics autofreq 20\nset grid ytics noxtics\nset xlabel 'T, tokens'");
   line("set ylabel 'share of the limit, %'");
   line(fmt::format("set title 'Floor / time{}' offset 0,-0.4",
                    any_required ? " (black: required)" : ""));
