@@ -60,6 +60,23 @@ int64_t count_threads() {
   return count;
 }
 
+// A layer of the same recipe with sizes of one, where the candidate takes it: what a library sizes
+// by the first layer it sees is then too small for the case's own.
+void run_small_layer(const Context& context) {
+  perch::Case small = context.problem();
+  if (small.config.is_moe()) {
+    small.config.moe().hidden = small.config.moe().intermediate = 1;
+  } else {
+    small.config.linear().out_features = small.config.linear().in_features = 1;
+  }
+  Instance instance(context.api(), {});
+  if (!instance.query(small.config.abi(), context.variant()).yes()) return;
+  const Prepared layer(instance, small.config, context.variant(), {});
+  if (!layer.reply().ok()) throw Failed{"a layer of sizes 1", layer.reply().print(), "PERCH_OK"};
+  const Output output = execute(layer, make_call(small, {0}, Fill::kReal, small.load));
+  if (!output.reply.ok()) throw Failed{"a layer of sizes 1", output.reply.print(), "PERCH_OK"};
+}
+
 }  // namespace
 
 void check_determinism(Context& context) {
@@ -209,12 +226,17 @@ void check_sequences(Context& context) {
   };
   const auto compare = [&](const std::string& what, const CallData& call, const Output& got,
                            const PrepareOptions& weights) {
-    if (promised) {
-      expect_same_rows(context, what, got, context.run(*context.setup({}, weights)->layer, call));
-    } else {
+    // Right, and not only the same as anew: what a library remembers, it remembers for both.
+    try {
       context.expect_numbers(call, got, Fill::kReal, weights);
+    } catch (Failed& failed) {
+      failed.where = what + ": " + failed.where;
+      throw;
     }
+    if (!promised) return;
+    expect_same_rows(context, what, got, context.run(*context.setup({}, weights)->layer, call));
   };
+  run_small_layer(context);
   // Two layers of one instance: neither may remember what the other did.
   PrepareOptions first, second;
   second.seed = context.problem().seed + 101;

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 namespace perch_check {
 namespace {
@@ -45,6 +48,40 @@ int take_slot() {
   return -1;  // too many: a fault in it has no name
 }
 
+// Mappings that buffers have left, by size. Hosts use their memory again: a backend that remembers
+// things by address must be seen. While they wait here, every access is a fault.
+std::mutex pool_mutex;
+std::map<size_t, std::vector<void*>> pool;
+size_t pooled = 0;
+constexpr size_t kPoolMost = 512;
+
+void* take_mapping(size_t bytes) {
+  {
+    const std::lock_guard lock(pool_mutex);
+    const auto found = pool.find(bytes);
+    if (found != pool.end() && !found->second.empty()) {
+      void* memory = found->second.back();
+      found->second.pop_back();
+      --pooled;
+      return memory;
+    }
+  }
+  void* memory =
+      mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return memory;
+}
+
+void leave_mapping(void* memory, size_t bytes) {
+  const std::lock_guard lock(pool_mutex);
+  if (pooled >= kPoolMost || mprotect(memory, bytes, PROT_NONE) != 0) {
+    munmap(memory, bytes);
+    return;
+  }
+  pool[bytes].push_back(memory);
+  ++pooled;
+}
+
 }  // namespace
 
 GuardedBuffer::GuardedBuffer(const std::string& name, size_t bytes, size_t align, Side side)
@@ -54,10 +91,7 @@ GuardedBuffer::GuardedBuffer(const std::string& name, size_t bytes, size_t align
   // An alignment above a page needs room to move in.
   const size_t inner = round_up(std::max<size_t>(bytes, 1), page) + (align > page ? align : 0);
   mapped_ = inner + 2 * page;
-  void* memory =
-      mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  mapping_ = static_cast<std::byte*>(memory);
+  mapping_ = static_cast<std::byte*>(take_mapping(mapped_));
   const auto first = reinterpret_cast<uintptr_t>(mapping_) + page;
   uintptr_t at =
       side == Side::kHead ? round_up(first, align) : (first + inner - bytes) / align * align;
@@ -96,7 +130,7 @@ GuardedBuffer& GuardedBuffer::operator=(GuardedBuffer&& other) noexcept {
 
 void GuardedBuffer::release() {
   if (slot_ >= 0) slots[slot_].begin.store(0);
-  if (mapping_ != nullptr) munmap(mapping_, mapped_);
+  if (mapping_ != nullptr) leave_mapping(mapping_, mapped_);
   mapping_ = nullptr;
   slot_ = -1;
 }

@@ -3,7 +3,7 @@
 //
 // A buffer is flush with one of its two borders, so a check runs twice. The contract's alignment is
 // kept and no more: an address is a multiple of `align`, and of nothing larger where it can be
-// avoided.
+// avoided. Memory that a buffer has left is used again by the next one of its size.
 #pragma once
 
 #include <cstddef>
