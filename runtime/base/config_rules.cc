@@ -150,7 +150,8 @@ struct MatrixSize {
 void check_matrix(Breaches& out, const std::string& path, const perch_quant* quant,
                   const MatrixSize& size) {
   check_product(out, path, {size.experts, size.n, size.k});
-  const bool readable = quant != nullptr && PERCH_HAS_FIELD(quant, perch_quant, num_groups);
+  const bool readable = quant != nullptr && quant->struct_size <= kStructSizeMax &&
+                        PERCH_HAS_FIELD(quant, perch_quant, num_groups);
   if (readable) check_product(out, path + ".num_groups", {size.experts, size.n, quant->num_groups});
 }
 
@@ -164,7 +165,8 @@ void check_overflow(Breaches& out, const perch_layer_config& config) {
     return;
   }
   const perch_moe_config& moe = *config.moe;
-  if (moe.intermediate > std::numeric_limits<int64_t>::max() / 2) return;
+  // Reported already, and twice that is no number.
+  if (moe.intermediate < 1 || moe.intermediate > std::numeric_limits<int64_t>::max() / 2) return;
   const int64_t width = perch_gate_up_width(moe.activation, moe.intermediate);
   check_matrix(out, "moe.w13", moe.w13, {moe.num_experts, width, moe.hidden});
   check_matrix(out, "moe.w2", moe.w2, {moe.num_experts, moe.hidden, moe.intermediate});

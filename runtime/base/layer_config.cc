@@ -1,6 +1,7 @@
 #include "base/layer_config.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/checked.h"
 #include "numeric/decode.h"
@@ -31,25 +32,35 @@ perch_act_quant make_act_none() {
 }
 
 namespace {
+// A caller's struct as one of ours: of these headers' size, which its own may not be, and without
+// the extensions, which need not outlive the call. Those that count have been refused (R7).
+template <typename T>
+T own_copy(const T& given) {
+  T copy{};
+  std::memcpy(&copy, &given, std::min<std::size_t>(given.struct_size, sizeof(T)));
+  copy.struct_size = sizeof(T);
+  copy.next = nullptr;
+  return copy;
+}
 perch_act_quant copy_act(const perch_act_quant* act) {
-  return act == nullptr ? make_act_none() : *act;
+  return act == nullptr ? make_act_none() : own_copy(*act);
 }
 }  // namespace
 
-LayerConfig::LayerConfig(const perch_layer_config& config) : layer_(config) {
+LayerConfig::LayerConfig(const perch_layer_config& config) : layer_(own_copy(config)) {
   name_ = config.name == nullptr ? "" : config.name;
   for (uint32_t i = 0; i < config.num_options; ++i) {
     options_.emplace_back(config.options[i].key, config.options[i].value);
   }
   if (config.kind == PERCH_KIND_MOE) {
-    moe_ = *config.moe;
-    first_ = *moe_.w13;
-    second_ = *moe_.w2;
+    moe_ = own_copy(*config.moe);
+    first_ = own_copy(*moe_.w13);
+    second_ = own_copy(*moe_.w2);
     act_first_ = copy_act(moe_.act13);
     act_second_ = copy_act(moe_.act2);
   } else {
-    linear_ = *config.linear;
-    first_ = *linear_.weight;
+    linear_ = own_copy(*config.linear);
+    first_ = own_copy(*linear_.weight);
     act_first_ = copy_act(linear_.act);
   }
   relink();

@@ -10,7 +10,6 @@
 namespace perch {
 namespace {
 
-constexpr uint32_t kStructSizeMax = 64 * 1024;  // R5
 constexpr int kChainMax = 64;
 
 constexpr const char* kScaleKinds[] = {"NONE", "TENSOR", "CHANNEL", "GROUP", "BLOCK"};

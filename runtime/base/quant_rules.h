@@ -15,6 +15,8 @@
 
 namespace perch {
 
+constexpr uint32_t kStructSizeMax = 64 * 1024;  // R5: beyond it a struct_size is garbage
+
 // Collects breaches. Every check_* that returns a bool says whether the value may be built upon.
 class Breaches {
  public:

@@ -28,8 +28,8 @@ Status apply_rule(const Policy& policy, Selection* selection) {
   }
   for (const auto& [key, value] : rule.options) {
     const auto& own = config.options();
-    const bool given = std::any_of(own.begin(), own.end(),
-                                   [&](const auto& option) { return option.first == key; });
+    const bool given = std::any_of(
+        own.begin(), own.end(), [&key = key](const auto& option) { return option.first == key; });
     if (!given) config.set_option(key, value);
   }
   if (!rule.act) return {};

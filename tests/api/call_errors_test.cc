@@ -213,7 +213,8 @@ TEST_P(CallRuleTest, YExactlyXNeedsInplace) {
   EXPECT_EQ(text, "");
   Exec again(layer.get(), config, random_call(config, kRows, 4));
   again.run();
-  EXPECT_EQ(std::memcmp(exec.args.x->data, again.args.y->data, fresh->shape[0] * 16), 0);
+  const size_t bytes = static_cast<size_t>(fresh->shape[0]) * 16;
+  EXPECT_EQ(std::memcmp(exec.args.x->data, again.args.y->data, bytes), 0);
 }
 
 TEST_P(CallRuleTest, WorkspaceOneByteShortIsRefused) {

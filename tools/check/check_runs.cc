@@ -217,7 +217,7 @@ void check_concurrency(Context& context) {
 
 void check_sequences(Context& context) {
   const int64_t most = context.tokens();
-  std::vector<int64_t> sizes = {1, most, 1, (most + 1) / 2, 2, most};
+  const std::vector<int64_t> sizes = {1, 1, most, 1, (most + 1) / 2, 2, most};
   const bool promised = context.promises(PERCH_CAP_DETERMINISTIC);
   const auto rows = [&](int64_t count, int64_t from) {
     std::vector<RowKey> keys;
