@@ -121,6 +121,11 @@ class Bench {
 
 perch_host::Runtime Bench::open(const std::string& backend, int threads) const {
   CommonOptions common = common_;
+  if (!backend.empty() && !common.config.empty()) {
+    throw Failure(kExitBadInput,
+                  "--backend: on a CASE it is a policy of its own; want it without "
+                  "--config (backends.paths is --backend-path, options are --option)");
+  }
   if (!backend.empty()) common.config_text = policy_for(backend);
   if (threads > 0) common.threads = threads;
   return open_runtime(common);

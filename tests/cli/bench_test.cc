@@ -219,6 +219,8 @@ const BenchRefusal kRefusals[] = {
     {"strided", "'linear t1 n64 k64 w=bf16 strided'", 2, "strided"},
     {"no_suite", "--suite nothing", 2, "--suite: got \"nothing\""},
     {"bad_backend", "--backend 'a b' 'linear t1 n64 k64 w=bf16'", 2, "--backend: got \"a b\""},
+    {"two_policies", "--backend reference --config /no.yaml 'linear t1 n64 k64 w=bf16'", 2,
+     "want it without --config"},
     {"bad_isa", "--isa avx3 'linear t1 n64 k64 w=bf16'", 2, "--isa: got \"avx3\""},
     {"bad_option", "--option fast 'linear t1 n64 k64 w=bf16'", 2, "want KEY=VALUE"},
     {"no_model", "/no/such/model", 2, "/no/such/model"},

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr double kReadNs = 90e6;  // of passes, for one measurement
-constexpr double kDotNs = 60e6;
+constexpr double kDotNs = 40e6;
 constexpr double kDotPassNs = 4e6;
 constexpr size_t kLeastPasses = 7;
 
