@@ -119,7 +119,7 @@ class BenchTest : public ::testing::Test {
 
 TEST_F(BenchTest, RowsHoldTheirOwnArithmetic) {
   const CommandResult result = bench(
-      "--json --backend reference,humming-cpu 'moe t3 e8 top2 h64 i96 w=bf16 act=silu load=one:1' "
+      "--json --backend reference,humming-cpu 'moe t3 e8 top2 h64 i96 w=f16 act=silu load=one:1' "
       "'linear t2 n64 k96 w=e4m3b128:f32'");
   ASSERT_EQ(result.code, 0) << result.err;
   const json document = result.document();
@@ -146,11 +146,11 @@ TEST_F(BenchTest, RowsHoldTheirOwnArithmetic) {
     EXPECT_GE(row["calls"].get<int>(), 5);
   }
   const json& moe = document["rows"][0];
-  EXPECT_EQ(moe["case"], "moe t3 e8 top2 h64 i96 w=bf16 act=silu load=one:1");
+  EXPECT_EQ(moe["case"], "moe t3 e8 top2 h64 i96 w=f16 act=silu load=one:1");
   EXPECT_EQ(moe["backend"], "reference");
   EXPECT_EQ(moe["t"], 3);
   EXPECT_EQ(moe["operations"].get<double>(), 3 * 2 * (3 * 64 * 96 * 2));
-  // Weights are not counted beyond what the format holds: of 2 to 4 experts of bf16.
+  // Weights are not counted beyond what the format holds: of 2 to 4 experts of f16.
   const double experts = 8 * moe["experts_touched"].get<double>();
   EXPECT_GE(experts, 2);
   EXPECT_LE(experts, 4);
