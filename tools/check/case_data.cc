@@ -239,7 +239,7 @@ class MatrixFill {
   float grid_number(const std::string& field, const Tensor& tensor, int64_t row,
                     int64_t column) const {
     if (field == "lut") return static_cast<float>(row) - 8.0F;
-    if (field == "input_scale") return 1.0F;
+    if (field == "input_scale") return 2.0F;  // odd inputs then lie in the middle of two codes
     const uint64_t bits = hash(tensor, row, column) >> 32;
     const bool plain = fill_ == Fill::kAccumulate;
     if (field == "zero") return static_cast<float>(integer_zero_float(tensor, row, column));
