@@ -249,8 +249,10 @@ void register_check(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->add_option("--suite", options->suite, "smoke, ci, nightly or a file [smoke]");
   command->add_option("--check", options->checks, "only these checks, separated by commas");
   command->add_option("--device", options->device, "cpu");
-  command->add_option("--jobs", options->jobs, "cases at once [one per core]");
-  command->add_option("--timeout", options->timeout_s, "seconds that one check may take [60]");
+  command->add_option("--jobs", options->jobs, "cases at once [one per core]")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--timeout", options->timeout_s, "seconds that one check may take [60]")
+      ->check(CLI::PositiveNumber);
   command->add_option("--shrink-seconds", options->shrink_s,
                       "seconds to spend on making a failure small [20]");
   command->add_option("--regressions", options->regressions,

@@ -19,6 +19,10 @@ struct Stranger {
   std::function<void(LayerConfig*)> make;
 };
 
+// Promises that no check looks at; said aloud, never passed over.
+constexpr perch_caps kUnseen =
+    PERCH_CAP_PREQUANTIZED_INPUT | PERCH_CAP_GRAPH_CAPTURE | PERCH_CAP_ASYNC;
+
 constexpr uint32_t kUnknown = 99;
 constexpr uint32_t kUnknownFlag = 1U << 30;
 
@@ -183,6 +187,10 @@ void check_claims(Context& context) {
     LayerConfig config = context.config();
     stranger.make(&config);
     expect_refusal(context.instance(), config, context.variant(), stranger.what);
+  }
+  const perch_caps unseen = context.answer().support.caps & kUnseen;
+  if (unseen != 0) {
+    throw Untrusted{"promised, and held to by no check yet: " + perch::print_caps(unseen)};
   }
 }
 
