@@ -107,8 +107,10 @@ void refuse_missing_expert(Context& context) {
   if (!end.ok()) throw Failed{what + ", then with it", end.print(), "PERCH_OK"};
 }
 
+// An index out of range; a linear layer has no index.
 void refuse_expert_numbers(Context& context) {
-  const int64_t experts = context.config().is_moe() ? context.config().moe().num_experts : 1;
+  if (!context.config().is_moe()) return;
+  const int64_t experts = context.config().moe().num_experts;
   const std::vector<CaseTensor> good = expert_tensors(context, 0);
   for (const int64_t wrong : {experts, int64_t{-7}, int64_t{1} << 30}) {
     Builder builder(context, context.config());
