@@ -303,9 +303,13 @@ int Bench::run() {
       models.push_back(what);
       continue;
     }
-    auto line = perch_bench::parse_bench_line(what);
-    if (!line.ok()) throw Failure(kExitBadInput, "CASE: " + line.status().message());
-    lines.push_back(std::move(*line));
+    const auto expanded = perch_check::expand_braces(what);
+    if (!expanded.ok()) throw Failure(kExitBadInput, "CASE: " + expanded.status().message());
+    for (const std::string& text : *expanded) {
+      auto line = perch_bench::parse_bench_line(text);
+      if (!line.ok()) throw Failure(kExitBadInput, "CASE: " + line.status().message());
+      lines.push_back(std::move(*line));
+    }
   }
   if (!options_.suite.empty()) read_suite(&lines);
   if (lines.empty() && models.empty()) {

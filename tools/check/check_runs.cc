@@ -237,20 +237,32 @@ void check_sequences(Context& context) {
     expect_same_rows(context, what, got, context.run(*context.setup({}, weights)->layer, call));
   };
   run_small_layer(context);
-  // Two layers of one instance: neither may remember what the other did.
+  // Two layers of one instance.
   PrepareOptions first, second;
   second.seed = context.problem().seed + 101;
   auto setup = context.setup({}, first);
   auto other =
       std::make_unique<Prepared>(setup->instance, context.config(), context.variant(), second);
   if (!other->reply().ok()) throw Failed{"a second layer", other->reply().print(), "PERCH_OK"};
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    const int64_t size = std::clamp<int64_t>(sizes[i], 0, most);
-    const CallData call = rows(size, static_cast<int64_t>(i) * 10);
-    const std::string what = fmt::format("call {} of a sequence, {} rows", i + 1, size);
-    compare(what, call, context.run(*setup->layer, call), first);
-    compare(what + ", second layer", call, context.run(*other, call), second);
+  // All calls one behind the other, as in decoding; compared when all have run.
+  struct Made {
+    std::string what;
+    CallData call;
+    Output output;
+    const PrepareOptions* weights;
+  };
+  std::vector<Made> made;
+  for (const bool on_other : {false, true}) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const int64_t size = std::clamp<int64_t>(sizes[i], 0, most);
+      CallData call = rows(size, static_cast<int64_t>(i) * 10);
+      Output output = context.run(on_other ? *other : *setup->layer, call);
+      made.push_back({fmt::format("call {} of a sequence, {} rows{}", i + 1, size,
+                                  on_other ? ", second layer" : ""),
+                      std::move(call), std::move(output), on_other ? &second : &first});
+    }
   }
+  for (const Made& one : made) compare(one.what, one.call, one.output, *one.weights);
   other.reset();
   const CallData last = rows(most, 7);
   compare("after another layer was released", last, context.run(*setup->layer, last), first);
