@@ -14,12 +14,20 @@ namespace {
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 constexpr uint64_t kLine = 64;
 
+uint64_t alignment_of(int64_t bytes) {
+  return bytes >= static_cast<int64_t>(kHugePage) ? kHugePage : kLine;
+}
+
 }  // namespace
 
+uint64_t Arena::taken(int64_t bytes) {
+  const uint64_t align = alignment_of(bytes);
+  return (static_cast<uint64_t>(bytes < 1 ? 1 : bytes) + align - 1) / align * align;
+}
+
 Arena::Arena(const perch_host_api* host, int64_t bytes) : host_(host) {
-  const uint64_t wanted = static_cast<uint64_t>(bytes < 1 ? 1 : bytes);
-  const uint64_t align = wanted >= kHugePage ? kHugePage : kLine;
-  const uint64_t size = (wanted + align - 1) / align * align;
+  const uint64_t align = alignment_of(bytes);
+  const uint64_t size = taken(bytes);
   void* memory = host->alloc != nullptr ? host->alloc(host->ctx, size, align)
                                         : std::aligned_alloc(align, size);
   if (memory == nullptr) throw std::bad_alloc();

@@ -11,6 +11,8 @@ namespace humming_cpu {
 class Arena {
  public:
   Arena() = default;
+  // What an arena of so many bytes takes from the host: whole lines, whole huge pages where large.
+  static uint64_t taken(int64_t bytes);
   // Throws std::bad_alloc. Pages are touched only when they are written.
   Arena(const perch_host_api* host, int64_t bytes);
   Arena(Arena&& other) noexcept;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "arena.h"
 #include "perch/guard.hpp"
 #include "scratch.h"
 
@@ -298,7 +299,7 @@ void query_support(const perch_layer_config& config, uint32_t variant, Isa isa,
   // `split` first: it is the faster one where a few rows meet many threads. Whoever needs batch
   // invariance asks for it and gets `ordered`.
   support->score = plan.variant == Variant::split ? 520 : 500;
-  support->packed_bytes = static_cast<uint64_t>(plan.arena_bytes());
+  support->packed_bytes = Arena::taken(plan.arena_bytes());
   support->workspace_bytes = static_cast<uint64_t>(scratch_bytes(plan, plan.max_tokens));
   name_kernel(plan, support->kernel);
 }
