@@ -34,6 +34,7 @@ struct CheckOptions {
   std::string backend, plugin, suite, device = "cpu";
   std::vector<std::string> cases;
   std::string checks;  // separated by commas: a list option would swallow the cases behind it
+  bool checks_given = false;
   std::string regressions;
   bool no_isolate = false, no_shrink = false, list = false;
   double timeout_s = 60;
@@ -45,6 +46,7 @@ std::vector<std::string> chosen_checks(const CheckOptions& options) {
   std::vector<std::string> names;
   std::istringstream words(options.checks);
   for (std::string name; std::getline(words, name, ',');) names.push_back(name);
+  if (names.empty() && options.checks_given) names.emplace_back();
   for (const std::string& name : names) {
     if (perch_check::find_check(name) != nullptr) continue;
     std::string all;
@@ -140,8 +142,9 @@ class CheckRun {
   }
 
   std::string command_of(const std::string& check, const std::string& problem) const {
-    const std::string which =
-        options_.plugin.empty() ? "--backend " + library_.id : "--plugin " + options_.plugin;
+    const std::string which = options_.plugin.empty()
+                                  ? "--backend " + library_.id
+                                  : "--plugin " + perch_check::shell_quoted(library_.path);
     return fmt::format("perch check {} --check {} '{}'", which, check, problem);
   }
 
@@ -263,7 +266,10 @@ void register_check(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->add_flag("--list", options->list, "print the cases and stop");
   add_common_options(command, common);
   command->footer(describe_checks());
-  command->callback([=] { *handler = [=] { return CheckRun(*common, *options).run(); }; });
+  command->callback([=] {
+    options->checks_given = command->count("--check") > 0;
+    *handler = [=] { return CheckRun(*common, *options).run(); };
+  });
 }
 
 }  // namespace perch_command

@@ -323,7 +323,8 @@ void DiffRun::show_progress(const std::string& text) {
 }
 
 std::string DiffRun::reproducer(const std::string& what) const {
-  std::string text = fmt::format("perch diff {} {} {}", options_.a, options_.b, what);
+  std::string text = fmt::format("perch diff {} {} {}", perch_check::shell_quoted(options_.a),
+                                 perch_check::shell_quoted(options_.b), what);
   if (!common_.backend_path.empty()) text += " --backend-path " + common_.backend_path;
   return text;
 }

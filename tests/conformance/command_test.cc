@@ -53,9 +53,10 @@ TEST(CheckCommand, ACrashIsAStatusAndTheRestGoesOn) {
 }
 
 TEST(CheckCommand, AHangIsATimeoutAndTheRestGoesOn) {
-  const CommandResult ran =
-      perch_command(plugin("hangs") + "--no-shrink --timeout 0.5 --check numbers,errors " + kCase);
+  const CommandResult ran = perch_command(
+      plugin("hangs") + "--no-shrink --timeout 0.5 --check numbers,determinism,errors " + kCase);
   EXPECT_EQ(ran.code, 1);
+  EXPECT_TRUE(says(ran.out, "TIMEOUT determinism"));  // whose other process hangs as well
   EXPECT_TRUE(says(ran.out, "TIMEOUT numbers"));
   EXPECT_TRUE(says(ran.out, "no answer within 0.5 s"));
   EXPECT_TRUE(says(ran.out, "errors"));
@@ -96,6 +97,8 @@ TEST(CheckCommand, RefusesWithWords) {
            {"check --backend refrence", "did you mean reference?"},
            {"check --backend reference --check number", "numbers"},
            {"check --backend reference --suite smok", "smoke"},
+           {"check --backend reference --suite /tmp", "has no case"},
+           {"check --backend reference --check ''", "want of:"},
            {"check --backend reference --device cuda", "want cpu"},
            {"check --backend reference 'moe t1'", "e<int>"},
            {"check --backend reference 'linear t{1 n1 k1 w=bf16'", "without }"},

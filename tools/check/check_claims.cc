@@ -1,5 +1,6 @@
 // Is what a backend says about a config true? Yes must run, no must refuse, numbers must hold.
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -7,6 +8,7 @@
 
 #include "base/recipe.h"
 #include "check/check.h"
+#include "check/heap_watch.h"
 
 namespace perch_check {
 namespace {
@@ -22,6 +24,15 @@ struct Stranger {
 // Promises that no check looks at; said aloud, never passed over.
 constexpr perch_caps kUnseen =
     PERCH_CAP_PREQUANTIZED_INPUT | PERCH_CAP_GRAPH_CAPTURE | PERCH_CAP_ASYNC;
+
+constexpr uint64_t kHeapSlack = uint64_t{256} << 10;
+
+// Bytes in use of the C library's heap; 0 where a sanitizer has its own.
+uint64_t heap_bytes() {
+  if (!HeapWatch::available()) return 0;
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
 
 constexpr uint32_t kUnknown = 99;
 constexpr uint32_t kUnknownFlag = 1U << 30;
@@ -136,9 +147,21 @@ void expect_caps_known(const Context& context) {
 }
 
 void expect_bytes(Context& context) {
-  const auto setup = context.setup();
-  const uint64_t held = setup->instance.host().live_bytes();
+  // Guarded, so that what comes from the host lies outside of the heap.
+  HostOptions host;
+  host.guarded = true;
+  Instance instance(context.api(), host);
+  const uint64_t before_it = heap_bytes();
+  PrepareOptions prepare;
+  prepare.seed = context.problem().seed;
+  const Prepared layer(instance, context.config(), context.variant(), prepare);
+  if (!layer.reply().ok()) throw Failed{"prepare", layer.reply().print(), "PERCH_OK"};
+  const uint64_t in_heap = std::max(heap_bytes(), before_it) - before_it;
   const perch_support& support = context.answer().support;
+  // Of the host it is known to the byte. In the heap other things lie too, and the heap rounds.
+  uint64_t held = instance.host().live_bytes();
+  const uint64_t room = support.packed_bytes + support.packed_bytes / 4 + kHeapSlack;
+  if (held + in_heap > room) held += in_heap;
   if (held > support.packed_bytes) {
     throw Failed{"packed_bytes", fmt::format("{} declared, {} held", support.packed_bytes, held),
                  "no more held than declared"};
@@ -146,7 +169,7 @@ void expect_bytes(Context& context) {
   uint64_t before = 0;
   const int64_t most = context.config().abi().max_tokens;
   for (int64_t tokens = 0; tokens <= most; tokens = tokens < 8 ? tokens + 1 : tokens * 2) {
-    const perch_workspace_req request = setup->layer->workspace(tokens);
+    const perch_workspace_req request = layer.workspace(tokens);
     const uint32_t align = std::max(request.align, 1U);
     if ((align & (align - 1)) != 0 || align > 4096) {
       throw Failed{"workspace alignment", fmt::format("{}", request.align),
@@ -159,7 +182,7 @@ void expect_bytes(Context& context) {
     }
     before = request.bytes;
   }
-  const uint64_t all = setup->layer->workspace(most).bytes;
+  const uint64_t all = layer.workspace(most).bytes;
   if (all > support.workspace_bytes) {
     throw Failed{"workspace_bytes",
                  fmt::format("{} declared for max_tokens, workspace() asks for {}",

@@ -1,11 +1,13 @@
 // The same call again: later, elsewhere, on other threads, beside others. Compared by bytes where
 // that is promised, with the oracle where it is not.
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 
@@ -34,6 +36,7 @@ uint64_t digest_elsewhere(Context& context, const CallData& call) {
   const pid_t child = fork();
   if (child < 0) return 0;
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     uint64_t own = 0;
     try {
       own = digest(context.run(*context.setup()->layer, call));

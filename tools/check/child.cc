@@ -1,5 +1,6 @@
 #include "check/child.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -84,10 +85,13 @@ Child::Child(const std::function<void(const Say&)>& work) {
   pid_ = fork();
   if (pid_ < 0) throw std::runtime_error("fork: " + std::string(std::strerror(errno)));
   if (pid_ > 0) {
+    setpgid(pid_, pid_);  // here and there: whoever is first
     close(ends[1]);
     pipe_ = ends[0];
+    fcntl(pipe_, F_SETFL, O_NONBLOCK);
     return;
   }
+  setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   close(ends[0]);
   // What a backend prints is no report of ours.
@@ -110,14 +114,18 @@ Child::~Child() {
 }
 
 std::vector<std::string> Child::read_lines() {
+  // Asked before reading: what the child said before its end is then in the pipe.
+  siginfo_t info{};
+  const bool gone =
+      waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+      info.si_pid == pid_;
   char buffer[65536];
-  const ssize_t got = read(pipe_, buffer, sizeof(buffer));
-  if (got < 0 && errno == EINTR) return {};
-  if (got <= 0) {
-    reap();
-    return {};
+  ssize_t got = 0;
+  while ((got = read(pipe_, buffer, sizeof(buffer))) > 0) {
+    partial_.append(buffer, static_cast<size_t>(got));
   }
-  partial_.append(buffer, static_cast<size_t>(got));
+  const bool open = got < 0 && (errno == EAGAIN || errno == EINTR);
+  left_process_ = gone && open;
   std::vector<std::string> lines;
   for (size_t end = 0; (end = partial_.find('\n')) != std::string::npos;) {
     std::string line = partial_.substr(0, end);
@@ -128,12 +136,14 @@ std::vector<std::string> Child::read_lines() {
       lines.push_back(std::move(line));
     }
   }
+  if (gone || !open) reap();
   return lines;
 }
 
-void Child::kill_now() { kill(pid_, SIGKILL); }
+void Child::kill_now() { kill(-pid_, SIGKILL); }
 
 void Child::reap() {
+  kill(-pid_, SIGKILL);  // a group lives as long as one of its members
   if (pipe_ >= 0) close(pipe_);
   pipe_ = -1;
   while (waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) continue;
@@ -164,11 +174,11 @@ bool listen(Child* child, double timeout_s, const std::function<void(const std::
   bool in_time = true;
   while (!child->ended()) {
     pollfd file{child->file(), POLLIN, 0};
-    if (poll(&file, 1, 100) > 0) {
-      const std::vector<std::string> lines = child->read_lines();
-      if (!lines.empty()) deadline = Clock::now() + patience;
-      for (const std::string& line : lines) hear(line);
-    } else if (in_time && Clock::now() > deadline) {
+    poll(&file, 1, 100);
+    const std::vector<std::string> lines = child->read_lines();
+    if (!lines.empty()) deadline = Clock::now() + patience;
+    for (const std::string& line : lines) hear(line);
+    if (in_time && Clock::now() > deadline) {
       in_time = false;
       child->kill_now();
     }

@@ -20,11 +20,14 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   int file() const { return pipe_; }
-  // Complete lines that have arrived; never blocks when poll said there is something.
+  // Complete lines that have arrived. Never blocks; notices when the child has ended, also while
+  // somebody whom it left behind holds the pipe open.
   std::vector<std::string> read_lines();
-  bool ended() const { return ended_; }  // the pipe is at its end and the child is reaped
+  bool ended() const { return ended_; }
   bool clean() const { return clean_; }  // it exited with 0
-  void kill_now();
+  // It ended and a process of its making went on; that one has been killed.
+  bool left_process() const { return left_process_; }
+  void kill_now();  // with all of its making
   // How it died, in words: the signal, the buffer that a fault belongs to, what it wrote on stderr.
   std::string epitaph() const;
 
@@ -37,6 +40,7 @@ class Child {
   std::string partial_, fault_;
   bool ended_ = false;
   bool clean_ = false;
+  bool left_process_ = false;
   int wait_status_ = 0;
 };
 

@@ -106,9 +106,8 @@ class Pool {
     poll(files.data(), files.size(), 100);
     for (size_t i = 0; i < files.size(); ++i) {
       Running& running = running_[i];
-      if (files[i].revents != 0) {
-        for (const std::string& line : running.child->read_lines()) hear(&running, line);
-      } else if (Clock::now() > running.deadline && !running.timed_out) {
+      for (const std::string& line : running.child->read_lines()) hear(&running, line);
+      if (!running.child->ended() && Clock::now() > running.deadline && !running.timed_out) {
         running.timed_out = true;
         running.child->kill_now();
       }
@@ -126,6 +125,13 @@ class Pool {
   bool finish(Running* running) {
     if (!running->child->ended()) return false;
     const Job& job = jobs_[running->index];
+    if (running->child->left_process() && !running->results.empty()) {
+      CheckResult& last = running->results.back();
+      last.status = Status::kFailed;
+      last.where = "processes when the checks had ended";
+      last.got = "one that was left running";
+      last.want = "none";
+    }
     if (running->results.size() < job.checks.size()) {
       CheckResult lost;
       lost.check = job.checks[running->results.size()];

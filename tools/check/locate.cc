@@ -14,6 +14,9 @@ using nlohmann::json;
 using perch_command::CommonOptions;
 using perch_command::Failure;
 
+// Seconds that all entries and creates together may take.
+constexpr double kPatience = 60;
+
 // The report's libraries, or throws with what the child said.
 json list_libraries(const CommonOptions& common) {
   Child child([&](const Child::Say& say) {
@@ -28,8 +31,9 @@ json list_libraries(const CommonOptions& common) {
     say(answer.dump(-1, ' ', false, json::error_handler_t::replace));
   });
   std::vector<std::string> lines;
-  while (!child.ended()) {
-    for (std::string& line : child.read_lines()) lines.push_back(std::move(line));
+  if (!listen(&child, kPatience, [&](const std::string& line) { lines.push_back(line); })) {
+    throw Failure(perch_command::kExitFailed,
+                  fmt::format("loading the backends: no answer within {} s", kPatience));
   }
   if (lines.empty()) {
     throw Failure(perch_command::kExitFailed, "loading the backends: " + child.epitaph());
@@ -41,6 +45,17 @@ json list_libraries(const CommonOptions& common) {
 }
 
 }  // namespace
+
+std::string shell_quoted(const std::string& text) {
+  const bool plain = !text.empty() && text.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyz"
+                                          "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-./:=,+") == std::string::npos;
+  if (plain) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
 
 Located locate_backend(const CommonOptions& common, const std::string& id,
                        const std::string& option) {

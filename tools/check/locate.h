@@ -12,6 +12,9 @@ struct Located {
   std::string id;
 };
 
+// As a shell takes it: quoted where it has to be.
+std::string shell_quoted(const std::string& text);
+
 // Asks a runtime in a child process: this one stays free of backends. Throws perch_command::Failure
 // with the loader's reason, or the nearest ids.
 // `option`: what the message calls the id or the file.

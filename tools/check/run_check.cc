@@ -47,8 +47,9 @@ CheckResult run_check(const std::string& name, Context* context) {
     result.got = untrusted.text;
   } catch (const std::exception& error) {
     result.status = Status::kFailed;
-    result.where = "the check itself";
+    result.where = "an exception";
     result.got = error.what();
+    result.want = "none: what a backend throws must stay in it";
   }
   result.figures = context->figures();
   context->figures().clear();

@@ -47,6 +47,7 @@ std::vector<SuiteLine> select_cases(const std::vector<std::string>& cases, const
   *chosen = suite.empty() ? "smoke" : suite;
   const auto read = read_suite(suite_file(*chosen));
   if (!read.ok()) throw Failure(kExitBadInput, read.status().message());
+  if (read->empty()) throw Failure(kExitBadInput, "--suite: " + *chosen + ": has no case");
   lines.insert(lines.end(), read->begin(), read->end());
   return lines;
 }
