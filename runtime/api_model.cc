@@ -25,7 +25,8 @@ Result<CanonicalOptions> canonical_options(const perch_runtime& runtime,
   PERCH_RETURN_IF_ERROR(check_extensions(opts.next, function));
   CanonicalOptions options;
   const auto or_one = [](uint32_t size) { return size == 0 ? 1U : size; };
-  options.split = {opts.tp_rank, or_one(opts.tp_size), opts.ep_rank, or_one(opts.ep_size)};
+  options.split = {opts.tp_rank, or_one(opts.tp_size), opts.ep_rank, or_one(opts.ep_size),
+                   opts.placement == PERCH_PLACEMENT_ROUND_ROBIN};
   options.orientation = opts.orientation;
   options.in_dtype = opts.in_dtype;
   options.out_dtype = opts.out_dtype;
@@ -40,11 +41,12 @@ Result<CanonicalOptions> canonical_options(const perch_runtime& runtime,
   };
   constexpr uint32_t kFlags = PERCH_MODEL_ALLOW_UNEXPECTED | PERCH_MODEL_ALLOW_NAN;
   const bool known = (opts.flags & ~kFlags) == 0 && opts.orientation <= 2 &&
+                     opts.placement <= PERCH_PLACEMENT_ROUND_ROBIN &&
                      (opts.require & ~PERCH_CAPS_KNOWN) == 0 &&
                      (opts.prefer & ~PERCH_CAPS_KNOWN) == 0;
   if (!known) {
     return unsupported(
-        fmt::format("{}: opts: got a flag, orientation, promise or extension that "
+        fmt::format("{}: opts: got a flag, orientation, placement, promise or extension that "
                     "this library does not know",
                     function));
   }
@@ -71,6 +73,7 @@ Status open_model(perch_runtime* runtime, const perch_model_opts* given, const c
   auto model = std::make_unique<perch_model>();
   model->runtime = runtime;
   model->backend = opts.backend == nullptr ? "" : opts.backend;
+  model->requant = opts.requant == nullptr ? "" : opts.requant;
   PERCH_ASSIGN_OR_RETURN(model->model, canonicalize_model(std::move(checkpoint), options));
   for (const CanonicalLayer& layer : model->model.layers) {
     const std::vector<RuleBreach> breaches = check_layer_config(layer.config.abi());
@@ -191,7 +194,7 @@ ordered_json layer_json(CanonicalLayer& layer) {
                          {"intermediate", moe.intermediate}};
     document["activation"] = print_activation(moe);
     document["routing"] = layer.router ? layer.router->formula : layer.note;
-    document["orientation"] = {{"value", orientation_name(layer.source.orientation.value)},
+    document["orientation"] = {{"value", orientation_name(layer.source.orientation)},
                                {"decided_by", layer.source.orientation.decided_by}};
   } else {
     document["sizes"] = {{"n", config.rows(0)}, {"k", config.columns(0)}};
@@ -221,19 +224,32 @@ Result<CanonicalLayer*> find_layer(perch_model* model, uint32_t index, const cha
       fmt::format("{}: index: got {}; want less than {}", function, index, count));
 }
 
+SelectRequest model_request(const perch_model& model, const CanonicalLayer& layer) {
+  return {&layer.config, model.model.config.model_type, model.backend, model.requant};
+}
+
 Status make_model_layer(perch_model* model, uint32_t index, const perch_stream* stream,
                         perch_layer** out) {
   constexpr const char* kFunction = "perch_model_layer";
   if (out == nullptr) return null_argument(kFunction, "layer");
   PERCH_ASSIGN_OR_RETURN(const CanonicalLayer* layer, find_layer(model, index, kFunction));
-  PERCH_ASSIGN_OR_RETURN(
-      Selection selection,
-      choose(model->runtime, layer->config, model->model.config.model_type, model->backend));
+  PERCH_ASSIGN_OR_RETURN(Selection selection,
+                         choose(model->runtime, model_request(*model, *layer)));
   const perch_stream on = stream_or_cpu(stream, layer->config.abi().device);
+  LoadReport report;
   PERCH_ASSIGN_OR_RETURN(*out, make_layer(model->runtime, std::move(selection),
                                           [&](const Selection& s, const Candidate& c) {
-                                            return prepare_layer(*layer, s, c, on);
+                                            return prepare_layer(*layer, s, c, on, &report);
                                           }));
+  if (!(*out)->state.selection.requant.empty()) {
+    (*out)->state.selection.notes.push_back(
+        fmt::format("weights converted with a relative error of {:.3g}, at most {:.3g} in one",
+                    report.requant.relative(), report.requant.largest));
+  }
+  for (const std::string& note : (*out)->state.selection.notes) {
+    model->runtime->log.write(PERCH_LOG_INFO, "prepare",
+                              fmt::format("layer '{}': {}", layer->config.name(), note));
+  }
   return {};
 }
 
@@ -296,10 +312,8 @@ perch_status perch_model_explain(perch_model* model, uint32_t index, char* json,
   return perch::guarded_call(error, kFunction, [&]() -> perch::Status {
     PERCH_ASSIGN_OR_RETURN(const perch::CanonicalLayer* layer,
                            perch::find_layer(model, index, kFunction));
-    PERCH_ASSIGN_OR_RETURN(
-        const perch::Selection selection,
-        perch::select_in(model->runtime,
-                         {&layer->config, model->model.config.model_type, model->backend}));
+    PERCH_ASSIGN_OR_RETURN(const perch::Selection selection,
+                           perch::select_in(model->runtime, perch::model_request(*model, *layer)));
     return perch::copy_json(perch::selection_json(selection).dump(
                                 -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
                             json, capacity, needed);
@@ -320,8 +334,8 @@ perch_status perch_model_tensors(perch_model* model, uint32_t index, int32_t exp
     PERCH_ASSIGN_OR_RETURN(const perch::CanonicalLayer* layer,
                            perch::find_layer(model, index, kFunction));
     auto owned = std::make_unique<perch_tensors>();
-    PERCH_ASSIGN_OR_RETURN(owned->canonical, perch::read_expert(*layer, expert));
-    perch::add_canonical_tensors(owned->canonical, &owned->list);
+    PERCH_ASSIGN_OR_RETURN(owned->canonical, perch::read_expert(*layer, layer->config, expert));
+    perch::add_canonical_tensors(owned->canonical.tensors, &owned->list);
     *tensors = owned.release();
     return {};
   });
@@ -353,7 +367,7 @@ perch_status perch_model_compare(perch_model* model, uint32_t index, perch_layer
     PERCH_RETURN_IF_ERROR(perch::check_args_header(*args));
     PERCH_RETURN_IF_ERROR(perch::check_exec_tensors(rules, *args, &tensors));
     PERCH_RETURN_IF_ERROR(perch::check_routing_values(rules, tensors));
-    return perch::compare_output(*canonical, state.config(), state.candidate.flags, tensors.args,
+    return perch::compare_output(*canonical, state.selection, state.candidate.flags, tensors.args,
                                  *expected, comparison);
   });
 }

@@ -335,6 +335,8 @@ std::string DiffRun::model_reproducer(const std::string& layer) const {
   const std::pair<const char*, std::string> given[] = {
       {"--tp", model.tp},
       {"--ep", model.ep},
+      {"--placement", model.placement == "linear" ? "" : model.placement},
+      {"--requant", model.requant},
       {"--orientation", model.orientation == "auto" ? "" : model.orientation},
       {"--dtype", model.dtype},
       {"--out-dtype", model.out_dtype},
@@ -383,8 +385,8 @@ void register_diff(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->footer(kFooter);
   command->callback([=] {
     for (const char* option :
-         {"--layer", "--prefer", "--tp", "--ep", "--orientation", "--dtype", "--out-dtype",
-          "--allow-unexpected", "--tokens", "--seed", "--input"}) {
+         {"--layer", "--prefer", "--tp", "--ep", "--placement", "--requant", "--orientation",
+          "--dtype", "--out-dtype", "--allow-unexpected", "--tokens", "--seed", "--input"}) {
       if (command->count(option) > 0) options->model_only.emplace_back(option);
     }
     *handler = [=] { return DiffRun(*common, *options).run(); };

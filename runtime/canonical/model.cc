@@ -70,7 +70,8 @@ Result<CanonicalModel> canonicalize_model(Checkpoint checkpoint, const Canonical
   PERCH_ASSIGN_OR_RETURN(model.config, parse_model_config(model.checkpoint.config_json));
   const ModelTypeRow& row = find_model_type(model.config.model_type);
   const OrientationChoice orientation = choose_orientation(model.config, row, options.orientation);
-  PERCH_ASSIGN_OR_RETURN(Layout layout, find_layers(model.checkpoint.tensors, orientation));
+  PERCH_ASSIGN_OR_RETURN(Layout layout,
+                         find_layers(model.config, model.checkpoint.tensors, orientation));
   PERCH_RETURN_IF_ERROR(check_unexpected(layout, options, &model.warnings));
   PERCH_RETURN_IF_ERROR(check_routers(model, layout));
   warn_strangers(model.checkpoint, &model.warnings);

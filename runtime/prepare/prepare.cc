@@ -81,19 +81,35 @@ Result<Prepared> Preparation::end() {
 }
 
 Result<Prepared> prepare_layer(const CanonicalLayer& layer, const Selection& selection,
-                               const Candidate& candidate, const perch_stream& stream) {
+                               const Candidate& candidate, const perch_stream& stream,
+                               LoadReport* report) {
+  *report = {};
   PERCH_ASSIGN_OR_RETURN(const std::unique_ptr<Preparation> preparation,
                          Preparation::begin(candidate, selection.config, stream));
   const bool moe = layer.config.is_moe();
   const int64_t first = moe ? 0 : -1;
-  const int64_t end = moe ? layer.experts.size() : 0;
+  const int64_t end = moe ? static_cast<int64_t>(layer.experts.size()) : 0;
   for (int64_t expert = first; expert < end; ++expert) {
-    PERCH_ASSIGN_OR_RETURN(const std::vector<CanonicalTensor> tensors, read_expert(layer, expert));
+    PERCH_ASSIGN_OR_RETURN(const CanonicalExpert canonical,
+                           selected_expert(layer, selection, expert, &report->requant));
+    report->bytes_read += canonical.bytes_read;
     ExpertTensors ready;
-    add_canonical(tensors, &ready);
+    add_canonical(canonical.tensors, &ready);
     PERCH_RETURN_IF_ERROR(preparation->put(static_cast<int32_t>(expert), ready));
+    release_expert(layer, expert);
   }
   return preparation->end();
+}
+
+Result<CanonicalExpert> selected_expert(const CanonicalLayer& layer, const Selection& selection,
+                                        int64_t expert, RequantError* error) {
+  if (selection.requant.empty()) return read_expert(layer, selection.config, expert);
+  // As stored, but with the input quantization in force: its scale crosses with the weights.
+  LayerConfig stored = layer.config;
+  stored.act_first() = selection.config.act_first();
+  stored.act_second() = selection.config.act_second();
+  PERCH_ASSIGN_OR_RETURN(const CanonicalExpert canonical, read_expert(layer, stored, expert));
+  return requantize(canonical, stored, selection.config, error);
 }
 
 Status update_expert(const Prepared& prepared, const Candidate& candidate, int32_t expert,

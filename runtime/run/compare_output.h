@@ -11,7 +11,7 @@ namespace perch {
 // execute accepted; MoE in the standard form only. `support_flags`: PERCH_SUPPORT_* of the
 // candidate that made y. `expected` is [T,H] or [T,N], F32, F16 or BF16. `comparison` has its
 // struct_size set.
-Status compare_output(const CanonicalLayer& layer, const LayerConfig& config,
+Status compare_output(const CanonicalLayer& layer, const Selection& selection,
                       uint32_t support_flags, const perch_exec_args& args, const DLTensor& expected,
                       perch_comparison* comparison);
 

@@ -99,12 +99,9 @@ PERCH_EXPORT perch_status PERCH_CALL perch_select(perch_runtime* runtime,
  * leading E ("w13" is [E,GU,...]; a per-expert [1] may also be [E]); for a linear layer none has.
  * They are borrowed for the call unless the layer promises ZERO_COPY_WEIGHTS. UNSUPPORTED lists
  * every candidate with every reason. stream NULL: the CPU. */
-PERCH_EXPORT perch_status PERCH_CALL perch_layer_create(perch_runtime* runtime,
-                                                        const perch_layer_config* config,
-                                                        const perch_named_tensor* tensors,
-                                                        uint32_t num_tensors,
-                                                        const perch_stream* stream,
-                                                        perch_layer** layer, perch_error* error);
+PERCH_EXPORT perch_status PERCH_CALL perch_layer_create(
+    perch_runtime* runtime, const perch_layer_config* config, const perch_named_tensor* tensors,
+    uint32_t num_tensors, const perch_stream* stream, perch_layer** layer, perch_error* error);
 
 /* The same expert by expert, so that only one expert's tensors need to exist at a time. Shapes are
  * then those of one expert; expert is -1 for a linear layer. end consumes the builder on success
@@ -177,8 +174,12 @@ PERCH_EXPORT perch_status PERCH_CALL perch_layer_execute(perch_layer* layer,
 #define PERCH_ORIENTATION_NATIVE 1u     /* fused experts are [E,2I,H] and [E,H,I] */
 #define PERCH_ORIENTATION_TRANSPOSED 2u /* fused experts are [E,H,2I] and [E,I,H] */
 
-#define PERCH_MODEL_ALLOW_UNEXPECTED 0x1u /* tensors under a layer that no rule names: warn only */
+#define PERCH_MODEL_ALLOW_UNEXPECTED 0x1u /* tensors under a layer that no rule names: warn only \
+                                           */
 #define PERCH_MODEL_ALLOW_NAN 0x2u        /* sets PERCH_LAYER_ALLOW_NAN on every layer */
+
+#define PERCH_PLACEMENT_LINEAR 0u      /* runs of experts, one more for the first ranks */
+#define PERCH_PLACEMENT_ROUND_ROBIN 1u /* expert e on rank e mod ep_size */
 
 /* Zero everywhere: the whole model, on the CPU, bf16 in and out (or what the config's torch_dtype
  * says), no caps required. All borrowed for the call. */
@@ -193,11 +194,14 @@ typedef struct perch_model_opts {
   uint32_t in_dtype;    /* PERCH_TYPE_* or 0 */
   uint32_t out_dtype;   /* PERCH_TYPE_* or 0 */
   perch_device device;  /* 0,0: the CPU */
-  uint32_t reserved0;
-  int64_t max_tokens;  /* 0 = 4096 */
-  perch_caps require;  /* added to what the rules require */
+  uint32_t placement;   /* PERCH_PLACEMENT_* */
+  int64_t max_tokens;   /* 0 = 4096 */
+  perch_caps require;   /* added to what the rules require */
   perch_caps prefer;
   const char* backend; /* only this backend; NULL: the rules decide */
+  /* Convert all weights to this format ("int4g32:bf16"), in place of the rules' `requant`. Lossy:
+   * the error is in perch_layer_explain's notes. NULL: the rules decide. */
+  const char* requant;
   const perch_ext* next;
 } perch_model_opts;
 
@@ -209,12 +213,9 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_open(perch_runtime* runtime, co
                                                       perch_model** model, perch_error* error);
 /* The same from raw tensors in memory, named as in a checkpoint (config_json: the text of its
  * config.json). They are borrowed until perch_model_destroy. */
-PERCH_EXPORT perch_status PERCH_CALL perch_canonicalize(perch_runtime* runtime,
-                                                        const perch_named_tensor* tensors,
-                                                        uint32_t num_tensors,
-                                                        const char* config_json,
-                                                        const perch_model_opts* opts,
-                                                        perch_model** model, perch_error* error);
+PERCH_EXPORT perch_status PERCH_CALL perch_canonicalize(
+    perch_runtime* runtime, const perch_named_tensor* tensors, uint32_t num_tensors,
+    const char* config_json, const perch_model_opts* opts, perch_model** model, perch_error* error);
 PERCH_EXPORT void PERCH_CALL perch_model_destroy(perch_model* model);
 /* {"model_type","warnings":[...],"layers":[{"name","kind","sizes","recipe","activation","routing",
  * "orientation":{"value","decided_by"},"tensors":[...],"bytes"}]} */
@@ -257,12 +258,9 @@ typedef struct perch_comparison {
   double allowed;
   double worst_row_l2; /* the largest relative L2 error of a row */
 } perch_comparison;
-PERCH_EXPORT perch_status PERCH_CALL perch_model_compare(perch_model* model, uint32_t index,
-                                                         perch_layer* layer,
-                                                         const perch_exec_args* args,
-                                                         const DLTensor* expected,
-                                                         perch_comparison* comparison,
-                                                         perch_error* error);
+PERCH_EXPORT perch_status PERCH_CALL perch_model_compare(
+    perch_model* model, uint32_t index, perch_layer* layer, const perch_exec_args* args,
+    const DLTensor* expected, perch_comparison* comparison, perch_error* error);
 
 /* ---- Routing ----------------------------------------------------------------------------------*/
 #define PERCH_ROUTE_SOFTMAX 1u      /* p = softmax over all E, then topk */
