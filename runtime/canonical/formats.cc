@@ -53,7 +53,8 @@ Status refused_qweight(const Projection& projection, const RawView& weight) {
   if (weight.tensor->dtype != RawDtype::kI32) return wrong_dtype(weight, "I32");
   const RawView* scales = projection.find("scales");
   if (scales == nullptr) return missing_part(projection, "scales", "the scales of qweight");
-  if (scales->rows == weight.rows) return refused(projection, "AWQ GEMV");
+  if (scales->rows == weight.rows && scales->columns <= weight.columns)
+    return refused(projection, "AWQ GEMV");
   return wrong_shape(
       weight, fmt::format("as many columns as tensor {} {} has (GPTQ), or an eighth "
                           "(AWQ)",
