@@ -41,9 +41,9 @@ class ProjectionRig {
     tensor->dtype = dtype;
     tensor->shape = std::move(shape);
     tensor->bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    int64_t bits = perch::raw_dtype_bits(dtype);
-    for (const int64_t dim : tensor->shape) bits *= dim;
-    EXPECT_EQ(bits, tensor->bytes * 8) << suffix << ": shape and values differ in size";
+    int64_t count = 1;
+    for (const int64_t dim : tensor->shape) count *= dim;
+    EXPECT_EQ(count * perch::raw_dtype_bits(dtype), tensor->bytes * 8) << suffix << ": wrong size";
     blocks_.push_back(std::make_unique<std::byte[]>(values.size() * sizeof(T) + 1));
     if (!values.empty()) {
       std::memcpy(blocks_.back().get() + 1, values.data(), values.size() * sizeof(T));
