@@ -168,7 +168,6 @@ void check_moe(const perch_moe_config& moe, Reasons* reasons) {
   check_chain(moe.next, "moe", reasons);
   check_size(moe.hidden, "moe.hidden", reasons);
   check_size(moe.intermediate, "moe.intermediate", reasons);
-  check_size(moe.num_experts, "moe.num_experts", reasons);
   if (moe.topk < 1 || moe.topk > 4096) {
     reasons->add(PERCH_REASON_TOPK, "moe.topk", "want 1 to 4096, got %u", moe.topk);
   }

@@ -153,7 +153,8 @@ PERCH_EXPORT perch_status PERCH_CALL perch_layer_get_info(perch_layer* layer,
                                                           const perch_call_shape* shape,
                                                           perch_layer_info* info,
                                                           perch_error* error);
-/* The document of perch_select, for the choice that made this layer. */
+/* The document of perch_select, for the choice that made this layer; of a model's layer also
+ * "load":{"bytes_read","seconds"}: what was read of the checkpoint and how long packing took. */
 PERCH_EXPORT perch_status PERCH_CALL perch_layer_explain(perch_layer* layer, char* json,
                                                          uint64_t capacity, uint64_t* needed,
                                                          perch_error* error);
@@ -237,6 +238,11 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_explain(perch_model* model, uin
 PERCH_EXPORT perch_status PERCH_CALL perch_model_layer(perch_model* model, uint32_t index,
                                                        const perch_stream* stream,
                                                        perch_layer** layer, perch_error* error);
+/* Replaces all weights of `layer`, made from layer `index` of another model of the same sizes and
+ * format, by this model's; addresses stay. No call of the layer may be in flight. Everything is
+ * checked first: on an error the old weights still answer. UNSUPPORTED where the backend cannot. */
+PERCH_EXPORT perch_status PERCH_CALL perch_model_update(perch_model* model, uint32_t index,
+                                                        perch_layer* layer, perch_error* error);
 /* Canonical tensors of one expert (-1: of a linear layer) by backend.h's names, *tensors' own. */
 PERCH_EXPORT perch_status PERCH_CALL perch_model_tensors(perch_model* model, uint32_t index,
                                                          int32_t expert, perch_tensors** tensors,
