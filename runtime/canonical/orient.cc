@@ -49,7 +49,7 @@ OrientationChoice choose_orientation(const ModelConfig& config, const ModelTypeR
       break;
   }
   // transformers 5 writes its in-memory layout back; 4 and the hub's files are transposed.
-  const bool resaved = std::strtol(config.transformers_version.c_str(), nullptr, 10) >= 5;
+  const bool resaved = std::atoi(config.transformers_version.c_str()) >= 5;
   return {resaved ? Orientation::kNative : Orientation::kTransposed,
           fmt::format("{}, transformers_version \"{}\"", by_type, config.transformers_version)};
 }
