@@ -257,7 +257,7 @@ void DiffRun::skip(const SuiteLine& line, bool a_refuses, bool b_refuses, const 
 
 void DiffRun::take_case(size_t i, CheckResult result) {
   CaseOutcome& outcome = report_.rows.cases[job_rows_[i]];
-  outcome.checks = {result};
+  outcome.checks = {std::move(result)};
   perch_check::settle(&outcome);
   ++ended_;
   if (perch_check::is_failure(result.status)) {
@@ -370,11 +370,16 @@ void register_diff(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->add_option("CASE|MODEL", options->what,
                       "case lines, each in quotes; or one checkpoint directory");
   command->add_option("--suite", options->suite, "smoke, ci, nightly or a file [smoke]");
-  command->add_option("--jobs", options->jobs, "cases at once [one per core]");
-  command->add_option("--timeout", options->timeout_s,
-                      "seconds that one case, or one step of a layer, may take [60]");
-  command->add_option("--shrink-seconds", options->shrink_s,
-                      "seconds to spend on making a failure small [20]");
+  command->add_option("--jobs", options->jobs, "cases at once [one per core]")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--timeout", options->timeout_s,
+                   "seconds that one case, or one step of a layer, may take [60]")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--shrink-seconds", options->shrink_s,
+                   "seconds to spend on making a failure small [20]")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--no-isolate", options->no_isolate,
                     "run in this process: for a debugger; a crash ends the command");
   command->add_flag("--no-shrink", options->no_shrink, "report failures with their own case");

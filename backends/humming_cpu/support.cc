@@ -42,6 +42,7 @@ class Reasons {
   __attribute__((format(printf, 4, 0))) void add_list(int32_t code, const char* field,
                                                       const char* format, va_list values) {
     char text[sizeof(perch_reason::text)];
+    // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the caller has started it
     std::vsnprintf(text, sizeof(text), format, values);
     // A string of unknown length: the copy that add_reason makes cannot be cut, but GCC warns.
     perch_guard::add_reason(support_, code, field, std::string(text).c_str());

@@ -56,7 +56,7 @@ T value_or(const json& object, const char* key, T fallback) {
 
 // strategy null: tensor without a group size, channel for -1, else group.
 std::string strategy_of(const json& weights, int64_t group_size) {
-  const std::string strategy = value_or<std::string>(weights, "strategy", "");
+  std::string strategy = value_or<std::string>(weights, "strategy", "");
   if (!strategy.empty()) return strategy;
   if (group_size == 0) return "tensor";
   return group_size < 0 ? "channel" : "group";

@@ -36,7 +36,7 @@ Result<std::pair<int64_t, int64_t>> stored_shape(const Projection& projection) {
   }
   if (shape->rows * shape->columns != 2) return wrong_shape(*shape, "[2]");
   int64_t size[2];
-  for (int i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < 2; ++i) {
     if (shape->tensor->dtype == RawDtype::kI64) {
       std::memcpy(&size[i], shape->tensor->data + i * 8, 8);
     } else if (shape->tensor->dtype == RawDtype::kI32) {

@@ -67,7 +67,10 @@ std::vector<int32_t> kept_experts(const perch_route_config& config, const float*
     for (int32_t e = g * size; e < (g + 1) * size; ++e) members.push_back(e);
     select_best(score, std::min<size_t>(2, members.size()), &members);
     float sum = 0.0F;
-    for (const int32_t e : members) sum += std::isnan(score[e]) ? -kInfinity : score[e];
+    for (const int32_t e : members) {
+      const float term = std::isnan(score[e]) ? -kInfinity : score[e];
+      sum += term;
+    }
     groups[static_cast<size_t>(g)] = g;
     group_score[static_cast<size_t>(g)] = sum;
   }
