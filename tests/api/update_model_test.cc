@@ -43,37 +43,48 @@ TEST_P(UpdateModel, AnswersAsAFreshLayerDoes) {
   EXPECT_EQ(before.bytes, output(layer, first).bytes);
 }
 
+// mxfp4, whose scale 255 is NaN: a backend refuses it, and no shape or name gives it away before.
+Checkpoint mxfp4(uint8_t code, uint8_t last_scale) {
+  Checkpoint checkpoint;
+  checkpoint.config = moe_config_json("qwen3_moe", {4, 2, 32, 64});
+  const json weights = {{"num_bits", 4},
+                        {"type", "float"},
+                        {"strategy", "group"},
+                        {"group_size", 32},
+                        {"symmetric", true}};
+  checkpoint.config["quantization_config"] = {
+      {"quant_method", "compressed-tensors"},
+      {"format", "mxfp4-pack-quantized"},
+      {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
+  for (int e = 0; e < 4; ++e) {
+    const std::string expert = "model.layers.0.mlp.experts." + std::to_string(e) + ".";
+    const auto put = [&](const std::string& part, int64_t n, int64_t k) {
+      Tensor packed = empty_tensor({kDLUInt, 8, 1}, {n, k / 2});
+      std::fill(packed.bytes.begin(), packed.bytes.end(), code);
+      Tensor scales = empty_tensor({kDLUInt, 8, 1}, {n, k / 32});
+      std::fill(scales.bytes.begin(), scales.bytes.end(), uint8_t{127});
+      if (e == 3 && part == "down_proj") scales.bytes.back() = last_scale;
+      checkpoint.tensors[expert + part + ".weight_packed"] = std::move(packed);
+      checkpoint.tensors[expert + part + ".weight_scale"] = std::move(scales);
+    };
+    put("gate_proj", 64, 32);
+    put("up_proj", 64, 32);
+    put("down_proj", 32, 64);
+  }
+  return checkpoint;
+}
+
 // The bad tensor is in the last expert, behind three that would have been taken.
 TEST_P(UpdateModel, ABadTensorLeavesEverythingAsItWas) {
-  const Checkpoint old_weights = weights(1);
-  Checkpoint bad = weights(2);
-  bad.config["quantization_config"] = packed_config(4, "group", 8);
-  Checkpoint good = bad;
-  for (Checkpoint* checkpoint : {&good, &bad}) {
-    checkpoint->tensors.clear();
-    for (uint32_t e = 0; e < kSizes.experts; ++e) {
-      const std::string expert = "model.layers.0.mlp.experts." + std::to_string(e) + ".";
-      const auto put = [&](const char* part, int64_t n, int64_t k) {
-        std::vector<int> codes(static_cast<size_t>(n * k), checkpoint == &good ? 1 : 2);
-        std::vector<float> scales(static_cast<size_t>(n * k / 8), 0.5F);
-        const bool last = e + 1 == kSizes.experts && std::string(part) == "down_proj";
-        if (last && checkpoint == &bad) scales.back() = NAN;
-        store_packed(expert + part, 4, n, k, codes, scales, checkpoint);
-      };
-      put("gate_proj", kSizes.intermediate, kSizes.hidden);
-      put("up_proj", kSizes.intermediate, kSizes.hidden);
-      put("down_proj", kSizes.hidden, kSizes.intermediate);
-    }
-  }
+  const Checkpoint good = mxfp4(0x21, 127);
+  const Checkpoint bad = mxfp4(0x43, 255);
   const perch_host::Model first = open(good);
+  const LayerConfig config(*perch_model_layer_config(first.get(), 0));
+  if (!accepts(config, shared_runtime(GetParam()))) GTEST_SKIP() << "no mxfp4 in this backend";
   const perch_host::Model second = open(bad);
   const perch_host::Layer layer = perch_host::make_layer(first, 0);
   const Tensor before = output(layer, first);
-  const std::string refused = update(second, layer);
-  if (refused.empty()) {
-    GTEST_SKIP() << "this backend does not look at scales";
-  }
-  EXPECT_TRUE(says(refused, "expert 3"));
+  EXPECT_TRUE(says(update(second, layer), "expert 3"));
   EXPECT_EQ(before.bytes, output(layer, first).bytes);
 }
 
