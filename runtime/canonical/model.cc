@@ -67,7 +67,8 @@ Result<CanonicalModel> canonicalize_model(Checkpoint checkpoint, const Canonical
   CanonicalModel model;
   model.checkpoint = std::move(checkpoint);
   model.warnings = model.checkpoint.warnings;
-  PERCH_ASSIGN_OR_RETURN(model.config, parse_model_config(model.checkpoint.config_json));
+  PERCH_ASSIGN_OR_RETURN(
+      model.config, parse_model_config(model.checkpoint.config_json, model.checkpoint.extra_json));
   const ModelTypeRow& row = find_model_type(model.config.model_type);
   const OrientationChoice orientation = choose_orientation(model.config, row, options.orientation);
   PERCH_ASSIGN_OR_RETURN(Layout layout,

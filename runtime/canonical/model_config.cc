@@ -76,35 +76,84 @@ std::string string_of(const json& object, const char* key) {
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
 }
 
+Result<json> parse_object(const std::string& file, const std::string& text, const char* want) {
+  if (nesting_depth(text) > kDepthMax) {
+    return invalid_argument(
+        fmt::format("{}: got values nested deeper than {}; want at most that", file, kDepthMax));
+  }
+  json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded() || !root.is_object()) {
+    return invalid_argument(
+        fmt::format("{}: got text that is not a JSON object; want {}", file, want));
+  }
+  return root;
+}
+
+// The first that is there of: config.json's keys; modelopt's file; the files of old GPTQ and AWQ
+// tools, which have their keys at the top level.
+Status find_quantization(const json& root, const std::map<std::string, std::string>& extra_json,
+                         ModelConfig* config) {
+  const json* text_config = find(root, "text_config");
+  for (const json* object : {&root, text_config}) {
+    if (object == nullptr || !object->is_object()) continue;
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      const json* value = find(*object, key);
+      if (value == nullptr) continue;
+      config->quantization = *value;
+      config->quantization_where =
+          fmt::format("config.json: {}{}", object == &root ? "" : "text_config.", key);
+      // DeepSeek-V4 says beside it which of its fp8 experts are fp4.
+      const json* experts = find(config->text, "expert_dtype");
+      if (experts != nullptr && value->is_object() && !value->contains("expert_dtype")) {
+        config->quantization["expert_dtype"] = *experts;
+      }
+      return {};
+    }
+  }
+  for (const char* file : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
+    const auto found = extra_json.find(file);
+    if (found == extra_json.end()) continue;
+    PERCH_ASSIGN_OR_RETURN(json extra, parse_object(file, found->second,
+                                                    "a quantization config as its tool writes it"));
+    config->quantization_where = file;
+    if (found->first != "hf_quant_config.json") {
+      config->quantization = std::move(extra);
+      return {};
+    }
+    const json* inner = find(extra, "quantization");
+    if (inner == nullptr || !inner->is_object()) {
+      return invalid_argument(
+          fmt::format("{}: quantization: got {}; want an object with quant_algo", file,
+                      inner == nullptr ? "nothing" : inner->type_name()));
+    }
+    config->quantization = *inner;
+    config->quantization_where += ": quantization";
+    if (const json* producer = find(extra, "producer")) {
+      config->quantization.emplace("producer", *producer);
+    }
+    return {};
+  }
+  return {};
+}
+
 }  // namespace
 
-Result<ModelConfig> parse_model_config(const std::string& json_text) {
+Result<ModelConfig> parse_model_config(const std::string& json_text,
+                                       const std::map<std::string, std::string>& extra_json) {
   if (json_text.empty()) {
     return invalid_argument(
         "config.json: missing; want the checkpoint's directory, with the "
         "model's config beside its weights");
   }
-  if (nesting_depth(json_text) > kDepthMax) {
-    return invalid_argument(
-        fmt::format("config.json: got values nested deeper than {}; want at most that", kDepthMax));
-  }
-  const json root = json::parse(json_text, nullptr, /*allow_exceptions=*/false);
-  if (root.is_discarded() || !root.is_object()) {
-    return invalid_argument(
-        "config.json: got text that is not a JSON object; want the model's "
-        "config as save_pretrained writes it");
-  }
+  PERCH_ASSIGN_OR_RETURN(
+      const json root,
+      parse_object("config.json", json_text, "the model's config as save_pretrained writes it"));
   ModelConfig config;
   const json* nested = find(root, "text_config");
   config.text = nested != nullptr && nested->is_object() ? *nested : root;
   config.model_type = string_of(root, "model_type");
   config.transformers_version = string_of(root, "transformers_version");
-  for (const json* object : {&root, static_cast<const json*>(&config.text)}) {
-    for (const char* key : {"quantization_config", "compression_config"}) {
-      const json* value = find(*object, key);
-      if (value != nullptr && config.quantization.is_null()) config.quantization = *value;
-    }
-  }
+  PERCH_RETURN_IF_ERROR(find_quantization(root, extra_json, &config));
   PERCH_ASSIGN_OR_RETURN(config.dtype, parse_dtype(config.text, root));
 
   constexpr std::array kHidden = {"hidden_size", "d_model"};

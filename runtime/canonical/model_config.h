@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -19,7 +20,8 @@ struct ModelConfig {
   std::string model_type;            // of text_config where there is one; "" when absent
   std::string transformers_version;  // "" when absent
   nlohmann::json text;               // text_config, or the whole document
-  nlohmann::json quantization;       // quantization_config; null when absent
+  nlohmann::json quantization;       // as scheme.h reads it; null when absent
+  std::string quantization_where;    // "config.json: quantization_config": its file and key
   uint32_t dtype = 0;                // PERCH_TYPE_* of torch_dtype or dtype; bf16 when absent
   std::optional<int64_t> hidden;
   std::optional<int64_t> latent;  // moe_latent_size: the experts' hidden size where there is one
@@ -30,7 +32,10 @@ struct ModelConfig {
   std::optional<double> activation_limit;
 };
 
-Result<ModelConfig> parse_model_config(const std::string& json_text);
+// `extra_json` as in Checkpoint: the quantization configs beside config.json, by file name. They
+// are looked into only where config.json has none.
+Result<ModelConfig> parse_model_config(const std::string& json_text,
+                                       const std::map<std::string, std::string>& extra_json);
 
 // Integer, real or boolean under `key` of config.text, nullopt where absent or null.
 std::optional<int64_t> config_int(const ModelConfig& config, const char* key);

@@ -1,0 +1,168 @@
+#include "canonical/module_names.h"
+
+#include <algorithm>
+#include <array>
+
+#include "canonical/python_pattern.h"
+
+namespace perch {
+namespace {
+
+constexpr std::array<std::string_view, 4> kNoise = {"model", "language_model", "backbone",
+                                                    "transformer"};
+// As wholes, since tools write these and no other mixtures.
+constexpr std::array<std::string_view, 6> kPrefixes = {
+    "", "model.", "language_model.model.", "model.language_model.", "backbone.", "transformer."};
+
+bool begins_at_layers(std::string_view core) {
+  return core.starts_with("layers.") || core.starts_with("blocks.");
+}
+
+// Whether `part` begins `name` and ends there at the end of a segment.
+bool begins_with(std::string_view name, std::string_view part) {
+  return name.starts_with(part) && (name.size() == part.size() || name[part.size()] == '.');
+}
+
+bool has_segments(std::string_view name, std::string_view part) {
+  for (size_t at = name.find(part); at != std::string_view::npos; at = name.find(part, at + 1)) {
+    if ((at == 0 || name[at - 1] == '.') && begins_with(name.substr(at), part)) return true;
+  }
+  return false;
+}
+
+// The length of the [...] that `wildcard` begins with, 0 where it has no end; whether c is in it.
+size_t set_length(std::string_view wildcard, char c, bool* in) {
+  const bool inverted = wildcard.size() > 1 && wildcard[1] == '!';
+  const size_t first = inverted ? 2 : 1;
+  const size_t end = wildcard.find(']', first + 1);
+  if (end == std::string_view::npos) return 0;
+  *in = false;
+  for (size_t i = first; i < end; ++i) {
+    const bool range = i + 2 < end && wildcard[i + 1] == '-';
+    *in |= range ? wildcard[i] <= c && c <= wildcard[i + 2] : wildcard[i] == c;
+    if (range) i += 2;
+  }
+  if (inverted) *in = !*in;
+  return end + 1;
+}
+
+// How much of the wildcard takes the one character c: 0 where it does not. Not for `*`.
+size_t one_length(std::string_view wildcard, char c) {
+  if (wildcard.empty()) return 0;
+  bool in = false;
+  const size_t set = wildcard[0] == '[' ? set_length(wildcard, c, &in) : 0;
+  if (set > 0) return in ? set : 0;
+  return wildcard[0] == '?' || wildcard[0] == c ? 1 : 0;
+}
+
+}  // namespace
+
+bool wildcard_match(std::string_view wildcard, std::string_view text) {
+  size_t at = 0;
+  size_t taken = 0;
+  size_t after_star = std::string_view::npos;
+  size_t star_taken = 0;
+  while (taken < text.size()) {
+    if (at < wildcard.size() && wildcard[at] == '*') {
+      after_star = ++at;
+      star_taken = taken;
+    } else if (const size_t length = one_length(wildcard.substr(at), text[taken]); length > 0) {
+      at += length;
+      ++taken;
+    } else if (after_star != std::string_view::npos) {
+      // Only the last star needs to take more: what came before it matches already.
+      at = after_star;
+      taken = ++star_taken;
+    } else {
+      return false;
+    }
+  }
+  return wildcard.find_first_not_of('*', at) == std::string_view::npos;
+}
+
+std::string_view core_name(std::string_view name) {
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::string_view noise : kNoise) {
+      if (name.size() <= noise.size() || !begins_with(name, noise)) continue;
+      name.remove_prefix(noise.size() + 1);
+      again = true;
+    }
+  }
+  return name;
+}
+
+bool same_module(std::string_view entry, std::string_view module) {
+  return entry == module || core_name(entry) == core_name(module);
+}
+
+bool is_within(std::string_view module, std::string_view entry) {
+  return !entry.empty() &&
+         (begins_with(module, entry) || begins_with(core_name(module), core_name(entry)));
+}
+
+Result<bool> is_not_converted(std::string_view module, std::string_view entry) {
+  if (entry.starts_with("re:")) return pattern_names(entry.substr(3), module);
+  if (entry.find('*') != std::string_view::npos) {
+    for (const std::string& name : names_of(module)) {
+      for (size_t end = name.find('.'); end != std::string::npos; end = name.find('.', end + 1)) {
+        if (wildcard_match(entry, std::string_view(name).substr(0, end))) return true;
+      }
+      if (wildcard_match(entry, name)) return true;
+    }
+    return false;
+  }
+  if (is_within(module, entry)) return true;
+  const bool anywhere = core_name(entry) == entry && !begins_at_layers(entry);
+  return anywhere && !entry.empty() && has_segments(module, entry);
+}
+
+std::vector<std::string> names_of(std::string_view module) {
+  std::vector<std::string> names = {std::string(module)};
+  const std::string_view core = core_name(module);
+  if (core == module && !begins_at_layers(core)) return names;
+  for (const std::string_view prefix : kPrefixes) {
+    std::string name = std::string(prefix) += core;
+    if (name != module) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+Result<bool> pattern_names(std::string_view pattern, std::string_view module) {
+  PERCH_ASSIGN_OR_RETURN(const bool own, python_match(pattern, module));
+  const bool own_only = pattern.starts_with(".*") || pattern.starts_with("^.*") ||
+                        pattern.find("(?!") != std::string_view::npos;
+  if (own || own_only) return own;
+  for (const std::string& name : names_of(module)) {
+    PERCH_ASSIGN_OR_RETURN(const bool matches, python_match(pattern, name));
+    if (matches) return true;
+  }
+  return false;
+}
+
+bool wildcard_names(std::string_view wildcard, std::string_view module) {
+  const std::string_view experts = experts_module(module);
+  if (wildcard.starts_with("*")) {
+    return wildcard_match(wildcard, module) || wildcard_match(wildcard, experts);
+  }
+  for (const std::string& name : names_of(module)) {
+    if (wildcard_match(wildcard, name)) return true;
+    if (!experts.empty() && wildcard_match(wildcard, experts_module(name))) return true;
+  }
+  return false;
+}
+
+std::string_view experts_module(std::string_view module) {
+  constexpr std::string_view kExperts = "experts";
+  for (size_t at = module.rfind(kExperts); at != std::string_view::npos;
+       at = at == 0 ? at : module.rfind(kExperts, at - 1)) {
+    const bool whole = at == 0 || module[at - 1] == '.';
+    if (whole && begins_with(module.substr(at), kExperts)) {
+      return module.substr(0, at + kExperts.size());
+    }
+    if (at == 0) break;
+  }
+  return {};
+}
+
+}  // namespace perch
