@@ -55,6 +55,13 @@ size_t one_length(std::string_view wildcard, char c) {
   return wildcard[0] == '?' || wildcard[0] == c ? 1 : 0;
 }
 
+// With both prefixes, or without: not where "model.*" would be left with nothing but the star.
+bool wildcard_fits(std::string_view wildcard, std::string_view name) {
+  if (wildcard_match(wildcard, name)) return true;
+  const std::string_view core = core_name(wildcard);
+  return core.find_first_of("*?[") != 0 && wildcard_match(core, core_name(name));
+}
+
 }  // namespace
 
 bool wildcard_match(std::string_view wildcard, std::string_view text) {
@@ -104,13 +111,11 @@ bool is_within(std::string_view module, std::string_view entry) {
 Result<bool> is_not_converted(std::string_view module, std::string_view entry) {
   if (entry.starts_with("re:")) return pattern_names(entry.substr(3), module);
   if (entry.find('*') != std::string_view::npos) {
-    for (const std::string& name : names_of(module)) {
-      for (size_t end = name.find('.'); end != std::string::npos; end = name.find('.', end + 1)) {
-        if (wildcard_match(entry, std::string_view(name).substr(0, end))) return true;
-      }
-      if (wildcard_match(entry, name)) return true;
+    for (size_t end = module.find('.'); end != std::string_view::npos;
+         end = module.find('.', end + 1)) {
+      if (wildcard_fits(entry, module.substr(0, end))) return true;
     }
-    return false;
+    return wildcard_fits(entry, module);
   }
   if (is_within(module, entry)) return true;
   const bool anywhere = core_name(entry) == entry && !begins_at_layers(entry);
@@ -142,14 +147,7 @@ Result<bool> pattern_names(std::string_view pattern, std::string_view module) {
 
 bool wildcard_names(std::string_view wildcard, std::string_view module) {
   const std::string_view experts = experts_module(module);
-  if (wildcard.starts_with("*")) {
-    return wildcard_match(wildcard, module) || wildcard_match(wildcard, experts);
-  }
-  for (const std::string& name : names_of(module)) {
-    if (wildcard_match(wildcard, name)) return true;
-    if (!experts.empty() && wildcard_match(wildcard, experts_module(name))) return true;
-  }
-  return false;
+  return wildcard_fits(wildcard, module) || (!experts.empty() && wildcard_fits(wildcard, experts));
 }
 
 std::string_view experts_module(std::string_view module) {

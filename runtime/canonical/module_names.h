@@ -34,7 +34,7 @@ Result<bool> is_not_converted(std::string_view module, std::string_view entry);
 // prefix that is not there would answer).
 Result<bool> pattern_names(std::string_view pattern, std::string_view module);
 
-// fnmatch on one of the module's names, or of its experts' module.
+// fnmatch on the module's name or that of its experts' module, both with and without prefixes.
 bool wildcard_names(std::string_view wildcard, std::string_view module);
 
 // python's fnmatch.fnmatchcase(text, wildcard): the whole text, and `*` spans dots.

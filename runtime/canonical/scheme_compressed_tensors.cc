@@ -289,11 +289,11 @@ Result<Scheme> find(const json& json_value, const std::string& where, const std:
   size_t index = 0;
   const Place ignore = quantization.at("ignore");
   PERCH_ASSIGN_OR_RETURN(const Rank ignored, match_rank(ignore, module, &index));
-  PERCH_ASSIGN_OR_RETURN(const std::optional<Place> group, find_group(quantization, module));
   if (ignored != kNoMatch) {
     scheme.where = ignore.at(index).path();
     return scheme;
   }
+  PERCH_ASSIGN_OR_RETURN(const std::optional<Place> group, find_group(quantization, module));
   if (!group) return scheme;
   scheme.where = group->path();
   const Place weights = group->at("weights");

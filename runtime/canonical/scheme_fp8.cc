@@ -59,7 +59,8 @@ Status parse_experts(const Place& quantization, const std::string& module, Schem
   const Place place = quantization.at("expert_dtype");
   PERCH_ASSIGN_OR_RETURN(const std::string name, place.text("fp8"));
   if (experts_module(module).empty() || name == "fp8") return {};
-  if (name != "fp4") return place.unread("fp4 or fp8");
+  if (name != "fp4")
+    return place.unread("fp4 or fp8 (the key may also stand beside quantization_config)");
   scheme->format = "fp4";
   scheme->bits = 4;
   scheme->strategy = Strategy::kGroup;

@@ -86,8 +86,9 @@ Result<Override> find_override(const Place& quantization, const std::string& mod
     if (!matches.ok()) return matches.status().with_context(settings.path());
     if (!*matches) continue;
     if (!skip) PERCH_RETURN_IF_ERROR(settings.check_object("an object of settings"));
-    const bool same = skip ? chosen.skip : !chosen.skip && chosen.settings->value() == value;
-    if (chosen.settings && !same) {
+    const bool differs =
+        chosen.settings && (skip != chosen.skip || (!skip && chosen.settings->value() != value));
+    if (differs) {
       return invalid_argument(
           fmt::format("{}: got the patterns \"{}\" and \"{}\", which both match module \"{}\" and "
                       "differ; want one to match",

@@ -115,8 +115,11 @@ Status parse_algo(const Place& quantization, const Place& settings, Scheme* sche
     scheme->is_float = algo.is_float;
     scheme->strategy = algo.strategy;
     PERCH_RETURN_IF_ERROR(parse_group(quantization, settings, algo, scheme));
-    PERCH_ASSIGN_OR_RETURN(const bool weight_only, is_weight_only(quantization));
-    scheme->act = act_of(algo.act == Act::kMxfp4 && weight_only ? Act::kNone : algo.act);
+    scheme->act = act_of(algo.act);
+    if (algo.act == Act::kMxfp4) {
+      PERCH_ASSIGN_OR_RETURN(const bool weight_only, is_weight_only(quantization));
+      if (weight_only) scheme->act = act_of(Act::kNone);
+    }
     for (const Place& object : {settings, quantization}) {
       const Place zero = object.at("has_zero_point");
       PERCH_ASSIGN_OR_RETURN(const bool has_zero, zero.flag(false));

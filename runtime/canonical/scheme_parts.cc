@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/layer_config.h"
@@ -26,6 +27,9 @@ std::string shorten(std::string text, size_t limit) {
 Place Place::at(std::string_view key) const {
   const char* joint = path_.find(": ") == std::string::npos ? ": " : ".";
   std::string path = path_ + joint + shorten(std::string(key), 80);
+  // A message is one line.
+  std::replace_if(
+      path.begin(), path.end(), [](char c) { return c >= 0 && c < ' '; }, '?');
   if (!value_->is_object()) return {kAbsent, std::move(path)};
   const auto found = value_->find(std::string(key));
   return {found == value_->end() ? kAbsent : *found, std::move(path)};
