@@ -226,7 +226,7 @@ perch_status perch_select(perch_runtime* runtime, const perch_layer_config* conf
     PERCH_ASSIGN_OR_RETURN(const perch::LayerConfig checked,
                            perch::read_config(config, "perch_select"));
     PERCH_ASSIGN_OR_RETURN(const perch::Selection selection,
-                           perch::select_in(runtime, {&checked, "", ""}));
+                           perch::select_in(runtime, {&checked, "", "", ""}));
     return perch::copy_json(perch::selection_json(selection).dump(
                                 -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
                             json, capacity, needed);

@@ -69,7 +69,7 @@ perch_model_opts float_opts() {
 }
 
 perch_host::Model open(const std::string& directory, const perch_model_opts& opts) {
-  return perch_host::open_model(exact_runtime(), directory, &opts);
+  return open_directory(exact_runtime(), directory, opts);
 }
 
 // "" or what is wrong.

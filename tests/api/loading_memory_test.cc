@@ -92,8 +92,7 @@ class LoadingMemory : public ::testing::TestWithParam<const char*> {
     return weights / 2 + weights / 32 * 4;
   }
   json loaded(const perch_model_opts& opts) const {
-    const perch_host::Model model =
-        perch_host::open_model(shared_runtime(GetParam()), path_, &opts);
+    const perch_host::Model model = open_directory(shared_runtime(GetParam()), path_, opts);
     const perch_host::Layer layer = perch_host::make_layer(model, 0);
     return json::parse(perch_host::json(perch_layer_explain, layer.get()))["load"];
   }
@@ -106,7 +105,7 @@ class LoadingMemory : public ::testing::TestWithParam<const char*> {
 TEST_P(LoadingMemory, StaysNearThePackedBytes) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory is counted too";
   const perch_model_opts opts = model_opts();
-  const perch_host::Model model = perch_host::open_model(shared_runtime(GetParam()), path_, &opts);
+  const perch_host::Model model = open_directory(shared_runtime(GetParam()), path_, opts);
   PeakWatch watch;
   const perch_host::Layer layer = perch_host::make_layer(model, 0);
   const int64_t peak = watch.stop();
@@ -134,9 +133,9 @@ TEST_P(LoadingMemory, OneRankReadsItsPart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, LoadingMemory, ::testing::Values("reference", "humming-cpu"),
-                         [](const auto& info) {
-                           return info.param == std::string("reference") ? "reference"
-                                                                         : "humming_cpu";
+                         [](const auto& row) {
+                           return row.param == std::string("reference") ? "reference"
+                                                                        : "humming_cpu";
                          });
 
 }  // namespace

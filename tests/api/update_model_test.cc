@@ -101,9 +101,9 @@ TEST_P(UpdateModel, RefusesAnotherShapeAndFormat) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, UpdateModel, ::testing::Values("reference", "humming-cpu"),
-                         [](const auto& info) {
-                           return info.param == std::string("reference") ? "reference"
-                                                                         : "humming_cpu";
+                         [](const auto& row) {
+                           return row.param == std::string("reference") ? "reference"
+                                                                        : "humming_cpu";
                          });
 
 }  // namespace
