@@ -130,7 +130,7 @@ class DiffRun {
   void take(CaseOutcome outcome, const std::string& reproducer);
   void explain(const CaseOutcome& outcome, const std::string& reproducer,
                const CheckResult& smallest);
-  void take_case(size_t i, CheckResult result);
+  void take_case(size_t i, const CheckResult& result);
   void show_progress(const std::string& text);
   void name_kernel(const Job& job, perch::Case* problem) const;
 
@@ -173,9 +173,9 @@ void DiffRun::run_model() {
 
 void DiffRun::run_cases(const std::vector<SuiteLine>& lines) {
   for (const SuiteLine& line : lines) make_jobs(line);
-  perch_check::run_jobs(jobs_, job_options_, [&](size_t i, std::vector<CheckResult> results) {
-    take_case(i, std::move(results.front()));
-  });
+  perch_check::run_jobs(
+      jobs_, job_options_,
+      [&](size_t i, const std::vector<CheckResult>& results) { take_case(i, results.front()); });
 }
 
 // The side's answer. A query_support that fails or crashes is the row's failure: nullopt then.
@@ -255,9 +255,9 @@ void DiffRun::skip(const SuiteLine& line, bool a_refuses, bool b_refuses, const 
   take(std::move(outcome), "");
 }
 
-void DiffRun::take_case(size_t i, CheckResult result) {
+void DiffRun::take_case(size_t i, const CheckResult& result) {
   CaseOutcome& outcome = report_.rows.cases[job_rows_[i]];
-  outcome.checks = {std::move(result)};
+  outcome.checks = {result};
   perch_check::settle(&outcome);
   ++ended_;
   if (perch_check::is_failure(result.status)) {
