@@ -173,9 +173,8 @@ void DiffRun::run_model() {
 
 void DiffRun::run_cases(const std::vector<SuiteLine>& lines) {
   for (const SuiteLine& line : lines) make_jobs(line);
-  perch_check::run_jobs(jobs_, job_options_, [&](size_t i, const std::vector<CheckResult>& results) {
-    take_case(i, results.front());
-  });
+  const auto take = [&](size_t i, const auto& results) { take_case(i, results.front()); };
+  perch_check::run_jobs(jobs_, job_options_, take);
 }
 
 // The side's answer. A query_support that fails or crashes is the row's failure: nullopt then.

@@ -290,7 +290,7 @@ void query_support(const perch_layer_config& config, uint32_t variant, Isa isa,
   }
   if (support->verdict != PERCH_VERDICT_YES) return;
   const LayerPlan plan = make_plan(config, isa, static_cast<Variant>(variant));
-  if (plan.expert_bytes > kArenaMax / plan.experts) {
+  if (plan.experts > 0 && plan.expert_bytes > kArenaMax / plan.experts) {
     reasons.add(PERCH_REASON_MEMORY, "packed_bytes", "%lld bytes per expert are too many",
                 wide(plan.expert_bytes));
     return;

@@ -211,7 +211,7 @@ TEST(Split, LinearGroupsStayWholeAndSumExactly) {
   perch_model_opts opts = model_opts();
   opts.tp_size = 4;
   const std::string text = refusal([&] { checkpoint.open(shared_runtime("reference"), &opts); });
-  for (const char* part : {"12", "units of 4", "tp 4", "tp 3 or less works"}) {
+  for (const char* part : {"12", "groups of 4", "tp 4", "tp 3 or less works"}) {
     EXPECT_TRUE(says(text, part));
   }
 }
