@@ -79,7 +79,8 @@ bool is_floor_packed(const Scheme& scheme, const RawView& packed, int64_t bits, 
 
 Status plan_zero(const Scheme& scheme, const Projection& projection, MatrixPlan* plan) {
   const RawView* zero = projection.find("weight_zero_point");
-  if (scheme.symmetric) {
+  if (scheme.unstated && zero == nullptr) return {};
+  if (scheme.symmetric && !scheme.unstated) {
     if (zero == nullptr) return {};
     return wrong_scheme(scheme, projection,
                         fmt::format("tensor {}", quoted_name(zero->tensor->name)),
@@ -118,7 +119,9 @@ Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {
                         "1 to 8 bits int, as weight_packed is I32");
   }
   result.quant = make_quant(PERCH_TYPE_INT1 + static_cast<uint32_t>(bits) - 1);
-  if (packed.rows != result.n) return wrong_shape(packed, fmt::format("[{}, words]", result.n));
+  if (packed.rows != result.n) {
+    return wrong_shape(packed, fmt::format("[{}, {}]", result.n, dense_words(result.k, bits)));
+  }
   PERCH_RETURN_IF_ERROR(check_packing(scheme, packed, bits, result.k));
   if (is_floor_packed(scheme, packed, bits, result.k)) result.variant = 1;
   const RawView* scale = projection.find("weight_scale");

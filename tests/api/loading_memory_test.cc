@@ -115,7 +115,7 @@ TEST_P(LoadingMemory, StaysNearThePackedBytes) {
   perch_host::check(perch_layer_get_info, layer.get(),
                     static_cast<const perch_call_shape*>(nullptr), &info);
   const auto packed = static_cast<double>(info.packed_bytes);
-  EXPECT_GT(static_cast<double>(peak), 0.9 * packed) << "nothing was measured";
+  EXPECT_GT(static_cast<double>(peak), 0.5 * packed) << "nothing was measured";
   EXPECT_LE(static_cast<double>(peak), 1.15 * packed + 2.0 * static_cast<double>(expert_bytes()))
       << "packed " << info.packed_bytes << ", an expert " << expert_bytes();
 }

@@ -96,8 +96,11 @@ inline StoredFormat int8_channel(const std::string& name, json quantization, boo
     const SmallMatrix m = small_matrix(n, k, 1, k, rng);
     const std::vector<int64_t> shape =
         column ? std::vector<int64_t>{n, 1} : std::vector<int64_t>{n};
-    return finish(m, {{"weight", "I8", {n, k}, int8_bytes(m.codes), 0},
-                      float_part("weight_scale", column ? "BF16" : "F32", shape, m.scales)});
+    std::vector<StoredPart> parts = {
+        {"weight", "I8", {n, k}, int8_bytes(m.codes), 0},
+        float_part("weight_scale", column ? "BF16" : "F32", shape, m.scales)};
+    if (!column) parts.push_back(scalar_part("input_scale", 1.0F));
+    return finish(m, std::move(parts));
   };
   return format;
 }
