@@ -27,86 +27,87 @@ struct Preset {
   const char* scheme;
 };
 
-TEST(CompressedTensors, Presets) {
-  const Preset presets[] = {
-      {"pack-quantized",  // W4A16
-       R"({"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 128,
+const Preset kPresets[] = {
+    {"pack-quantized",  // W4A16
+     R"({"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 128,
            "dynamic": false, "actorder": null, "observer": "minmax", "observer_kwargs": {},
            "block_structure": null})",
-       "null", "pack-quantized int4 g128 | none"},
-      {"pack-quantized",  // W4A16_ASYM
-       R"({"num_bits": 4, "symmetric": false, "strategy": "group", "group_size": 128})", "null",
-       "pack-quantized int4 g128 z | none"},
-      {"pack-quantized",  // W8A16
-       R"({"num_bits": 8, "strategy": "channel", "group_size": null})", "null",
-       "pack-quantized int8 c | none"},
-      {"pack-quantized", R"({"num_bits": 3, "group_size": 64})", "null",
-       "pack-quantized int3 g64 | none"},
-      {"pack-quantized", R"({"num_bits": 4, "group_size": -1})", "null",
-       "pack-quantized int4 c | none"},
-      {"pack-quantized", R"({"num_bits": 4, "group_size": 32, "actorder": "group"})", "null",
-       "pack-quantized int4 g32 idx | none"},
-      {"pack-quantized", R"({"num_bits": 4, "group_size": 32, "actorder": true})", "null",
-       "pack-quantized int4 g32 idx | none"},
-      {"pack-quantized", R"({"num_bits": 4, "group_size": 32, "actorder": "static"})", "null",
-       "pack-quantized int4 g32 | none"},
-      {"int-quantized",  // W8A8
-       R"({"num_bits": 8, "strategy": "channel"})",
-       R"({"num_bits": 8, "type": "int", "strategy": "token", "dynamic": true, "symmetric": true})",
-       "int-quantized int8 c | int8 token"},
-      {"int-quantized", R"({"num_bits": 8})", R"({"num_bits": 8, "dynamic": false})",
-       "int-quantized int8 t | int8 static"},
-      {"pack-quantized",  // W4A8
-       R"({"num_bits": 4, "group_size": 128})",
-       R"({"num_bits": 8, "type": "int", "strategy": "token", "dynamic": true})",
-       "pack-quantized int4 g128 | int8 token"},
-      {"pack-quantized",  // W4AFP8
-       R"({"num_bits": 4, "group_size": 128})",
-       R"({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true})",
-       "pack-quantized int4 g128 | e4m3 token"},
-      {"float-quantized",  // FP8
-       R"({"num_bits": 8, "type": "float", "strategy": "tensor"})",
-       R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false})",
-       "float-quantized float8 t | e4m3 static"},
-      {"float-quantized",  // FP8_DYNAMIC
-       R"({"num_bits": 8, "type": "float", "strategy": "channel"})",
-       R"({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true})",
-       "float-quantized float8 c | e4m3 token"},
-      {"naive-quantized",  // of the whole tensor, which is not batch invariant
-       R"({"num_bits": 8, "type": "float", "strategy": "tensor"})",
-       R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": true})",
-       "naive-quantized float8 t | e4m3 token"},
-      {"float-quantized",  // FP8_BLOCK
-       R"({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]})",
-       R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 128,
+     "null", "pack-quantized int4 g128 | none"},
+    {"pack-quantized",  // W4A16_ASYM
+     R"({"num_bits": 4, "symmetric": false, "strategy": "group", "group_size": 128})", "null",
+     "pack-quantized int4 g128 z | none"},
+    {"pack-quantized",  // W8A16
+     R"({"num_bits": 8, "strategy": "channel", "group_size": null})", "null",
+     "pack-quantized int8 c | none"},
+    {"pack-quantized", R"({"num_bits": 3, "group_size": 64})", "null",
+     "pack-quantized int3 g64 | none"},
+    {"pack-quantized", R"({"num_bits": 4, "group_size": -1})", "null",
+     "pack-quantized int4 c | none"},
+    {"pack-quantized", R"({"num_bits": 4, "group_size": 32, "actorder": "group"})", "null",
+     "pack-quantized int4 g32 idx | none"},
+    {"pack-quantized", R"({"num_bits": 4, "group_size": 32, "actorder": true})", "null",
+     "pack-quantized int4 g32 idx | none"},
+    {"pack-quantized", R"({"num_bits": 4, "group_size": 32, "actorder": "static"})", "null",
+     "pack-quantized int4 g32 | none"},
+    {"int-quantized",  // W8A8
+     R"({"num_bits": 8, "strategy": "channel"})",
+     R"({"num_bits": 8, "type": "int", "strategy": "token", "dynamic": true, "symmetric": true})",
+     "int-quantized int8 c | int8 token"},
+    {"int-quantized", R"({"num_bits": 8})", R"({"num_bits": 8, "dynamic": false})",
+     "int-quantized int8 t | int8 static"},
+    {"pack-quantized",  // W4A8
+     R"({"num_bits": 4, "group_size": 128})",
+     R"({"num_bits": 8, "type": "int", "strategy": "token", "dynamic": true})",
+     "pack-quantized int4 g128 | int8 token"},
+    {"pack-quantized",  // W4AFP8
+     R"({"num_bits": 4, "group_size": 128})",
+     R"({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true})",
+     "pack-quantized int4 g128 | e4m3 token"},
+    {"float-quantized",  // FP8
+     R"({"num_bits": 8, "type": "float", "strategy": "tensor"})",
+     R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false})",
+     "float-quantized float8 t | e4m3 static"},
+    {"float-quantized",  // FP8_DYNAMIC
+     R"({"num_bits": 8, "type": "float", "strategy": "channel"})",
+     R"({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true})",
+     "float-quantized float8 c | e4m3 token"},
+    {"naive-quantized",  // of the whole tensor, which is not batch invariant
+     R"({"num_bits": 8, "type": "float", "strategy": "tensor"})",
+     R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": true})",
+     "naive-quantized float8 t | e4m3 token"},
+    {"float-quantized",  // FP8_BLOCK
+     R"({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]})",
+     R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 128,
            "dynamic": true})",
-       "float-quantized float8 b128x128 | e4m3 group 128"},
-      {"nvfp4-pack-quantized",  // NVFP4
-       R"({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+     "float-quantized float8 b128x128 | e4m3 group 128"},
+    {"nvfp4-pack-quantized",  // NVFP4
+     R"({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
            "scale_dtype": "torch.float8_e4m3fn", "zp_dtype": null})",
-       R"({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+     R"({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
            "dynamic": "local"})",
-       "nvfp4-pack-quantized float4 g16 | e2m1 static group 16 e4m3"},
-      {"nvfp4-pack-quantized",  // NVFP4A16
-       R"({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16})", "null",
-       "nvfp4-pack-quantized float4 g16 | none"},
-      {"mxfp4-pack-quantized",  // MXFP4
-       R"({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})",
-       R"({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
+     "nvfp4-pack-quantized float4 g16 | e2m1 static group 16 e4m3"},
+    {"nvfp4-pack-quantized",  // NVFP4A16
+     R"({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16})", "null",
+     "nvfp4-pack-quantized float4 g16 | none"},
+    {"mxfp4-pack-quantized",  // MXFP4
+     R"({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})",
+     R"({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
            "dynamic": true})",
-       "mxfp4-pack-quantized float4 g32 | e2m1 group 32 e8m0"},
-      {"mxfp8-quantized",  // MXFP8
-       R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32})",
-       R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32,
+     "mxfp4-pack-quantized float4 g32 | e2m1 group 32 e8m0"},
+    {"mxfp8-quantized",  // MXFP8
+     R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32})",
+     R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32,
            "dynamic": true})",
-       "mxfp8-quantized float8 g32 | e4m3 group 32 e8m0"},
-      {"mxfp4-pack-quantized",
-       R"({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})",
-       R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32,
+     "mxfp8-quantized float8 g32 | e4m3 group 32 e8m0"},
+    {"mxfp4-pack-quantized",
+     R"({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})",
+     R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32,
            "dynamic": true})",
-       "mxfp4-pack-quantized float4 g32 | e4m3 group 32 e8m0"},
-  };
-  for (const Preset& preset : presets) {
+     "mxfp4-pack-quantized float4 g32 | e4m3 group 32 e8m0"},
+};
+
+TEST(CompressedTensors, Presets) {
+  for (const Preset& preset : kPresets) {
     EXPECT_EQ(line(config(preset.format, preset.weights, preset.input), kExpert), preset.scheme)
         << preset.weights;
   }
