@@ -30,6 +30,8 @@ bool has_segments(std::string_view name, std::string_view part) {
   return false;
 }
 
+bool is_special(char c) { return c == '*' || c == '?' || c == '['; }
+
 // The length of the [...] that `wildcard` begins with, 0 where it has no end; whether c is in it.
 size_t set_length(std::string_view wildcard, char c, bool* in) {
   const bool inverted = wildcard.size() > 1 && wildcard[1] == '!';
@@ -59,14 +61,21 @@ size_t one_length(std::string_view wildcard, char c) {
 bool wildcard_fits(std::string_view wildcard, std::string_view name) {
   if (wildcard_match(wildcard, name)) return true;
   const std::string_view core = core_name(wildcard);
-  return core.find_first_of("*?[") != 0 && wildcard_match(core, core_name(name));
+  return !core.empty() && !is_special(core[0]) && wildcard_match(core, core_name(name));
 }
 
 }  // namespace
 
 bool wildcard_match(std::string_view wildcard, std::string_view text) {
+  // What comes before the first special character must be there as it stands: for most names of a
+  // long list, that is all there is to compare.
   size_t at = 0;
-  size_t taken = 0;
+  while (at < std::min(wildcard.size(), text.size()) && !is_special(wildcard[at]) &&
+         wildcard[at] == text[at]) {
+    ++at;
+  }
+  if (at < wildcard.size() && !is_special(wildcard[at])) return false;
+  size_t taken = at;
   size_t after_star = std::string_view::npos;
   size_t star_taken = 0;
   while (taken < text.size()) {
@@ -88,19 +97,24 @@ bool wildcard_match(std::string_view wildcard, std::string_view text) {
 }
 
 std::string_view core_name(std::string_view name) {
-  for (bool again = true; again;) {
-    again = false;
-    for (const std::string_view noise : kNoise) {
-      if (name.size() <= noise.size() || !begins_with(name, noise)) continue;
-      name.remove_prefix(noise.size() + 1);
-      again = true;
-    }
+  const auto is_noise = [](std::string_view segment) {
+    return std::find(kNoise.begin(), kNoise.end(), segment) != kNoise.end();
+  };
+  for (size_t dot = name.find('.'); dot != std::string_view::npos && is_noise(name.substr(0, dot));
+       dot = name.find('.')) {
+    name.remove_prefix(dot + 1);
   }
   return name;
 }
 
+bool is_wildcard(std::string_view entry) {
+  return std::any_of(entry.begin(), entry.end(), is_special);
+}
+
 bool same_module(std::string_view entry, std::string_view module) {
-  return entry == module || core_name(entry) == core_name(module);
+  // Lists have hundreds of names and models tens of thousands of modules: most differ at the end.
+  if (entry.empty() || module.empty() || entry.back() != module.back()) return false;
+  return core_name(entry) == core_name(module);
 }
 
 bool is_within(std::string_view module, std::string_view entry) {

@@ -37,6 +37,9 @@ Result<bool> pattern_names(std::string_view pattern, std::string_view module);
 // fnmatch on the module's name or that of its experts' module, both with and without prefixes.
 bool wildcard_names(std::string_view wildcard, std::string_view module);
 
+// Whether a wildcard has anything wild.
+bool is_wildcard(std::string_view entry);
+
 // python's fnmatch.fnmatchcase(text, wildcard): the whole text, and `*` spans dots.
 bool wildcard_match(std::string_view wildcard, std::string_view text);
 

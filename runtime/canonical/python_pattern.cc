@@ -228,9 +228,12 @@ class Parser {
       }
       return value;
     };
-    *low = number(inner.substr(0, comma), comma == std::string_view::npos ? -2 : 0);
-    *high = comma == std::string_view::npos ? *low : number(inner.substr(comma + 1), kNoLimit);
-    if (*low < 0 || *high < kNoLimit) return false;
+    const int from = number(inner.substr(0, comma), comma == std::string_view::npos ? -2 : 0);
+    const int to =
+        comma == std::string_view::npos ? from : number(inner.substr(comma + 1), kNoLimit);
+    if (from < 0 || to < kNoLimit) return false;
+    *low = from;
+    *high = to;
     at_ = end + 1;
     return true;
   }
@@ -248,9 +251,8 @@ class Parser {
     if (low > kRepeatMax || high > kRepeatMax) return refuse("at most 1000 repeats");
     if (high != kNoLimit && high < low) return refuse("{low,high} with low at most high");
     take("?");  // lazy: which match is found differs, whether one is does not
-    const size_t next = at_;
-    if (next_is("*") || next_is("+") || next_is("?") || parse_counts(&low, &high)) {
-      at_ = next;
+    int unused = 0;
+    if (next_is("*") || next_is("+") || next_is("?") || parse_counts(&unused, &unused)) {
       return refuse("one repeat after another only with ( )");
     }
     const size_t node = add(Kind::kRepeat, {atom});
@@ -348,7 +350,7 @@ class Matcher {
       case Kind::kWordEdge:
         return before != after;
       case Kind::kNoWordEdge:
-        return before == after;
+        return before == after && !text_.empty();  // as python before 3.14
       case Kind::kAhead:
         return run(node.children[0], here).any();
       default:

@@ -136,8 +136,7 @@ Result<std::optional<Place>> find_exclusion(const Place& quantization, const std
     const Place entries = quantization.at(key);
     PERCH_ASSIGN_OR_RETURN(const std::vector<std::string_view> texts, entries.strings());
     for (size_t i = 0; i < texts.size(); ++i) {
-      const bool wild = texts[i].find_first_of("*?[") != std::string_view::npos;
-      if (wild ? wildcard_names(texts[i], module) : is_within(module, texts[i])) {
+      if (is_wildcard(texts[i]) ? wildcard_names(texts[i], module) : is_within(module, texts[i])) {
         return std::optional<Place>(entries.at(i));
       }
     }

@@ -51,6 +51,7 @@ TEST(ModuleNames, PythonMatchIsAnchoredAtTheStartOnly) {
       {"a{1,3}b", "aaaab", false},
       {"a{x}", "a{x}", true},
       {"a{", "a{", true},
+      {"a+{{,2}$", "a{{", true},
       {".", "\n", false},
       {"a$", "a\n", true},
       {"a*?b", "aab", true},

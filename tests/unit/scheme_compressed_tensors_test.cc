@@ -1,6 +1,9 @@
 // quant_method compressed-tensors: the presets as their tool writes them, and every refusal.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "scheme_rig.h"
 
 namespace perch::scheme_rig {
@@ -123,6 +126,23 @@ TEST(CompressedTensors, TheSchemeSaysWhereItIsFrom) {
   EXPECT_EQ(scheme->where, "config.json: quantization_config.config_groups.group_0");
   EXPECT_EQ(scheme_of(text, {}, "model.layers.0.mlp.gate")->where,
             "config.json: quantization_config.ignore[1]");
+}
+
+std::string fixture(const std::string& name) {
+  std::ifstream in(std::string(PERCH_FIXTURES_DIR) + "/hf/" + name + "/config.json");
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(CompressedTensors, FilesOfItsOwnTool) {
+  const std::string symmetric = fixture("ct_int4");
+  EXPECT_EQ(line(symmetric, {}, kExpert), "pack-quantized int4 g32 | none");
+  EXPECT_EQ(line(symmetric, {}, "model.layers.0.mlp.gate"), "plain");
+  const std::string asymmetric = fixture("ct_int4_asym");
+  EXPECT_EQ(line(asymmetric, {}, kExpert), "pack-quantized int4 g16 z | none");
+  EXPECT_EQ(line(asymmetric, {}, "model.layers.0.self_attn.q_proj"),
+            "pack-quantized int8 c | none");
+  EXPECT_EQ(line(asymmetric, {}, "model.layers.0.mlp.gate_proj"), "plain");
+  EXPECT_EQ(line(fixture("mixtral"), {}, kExpert), "unstated");
 }
 
 // ---- Which modules
