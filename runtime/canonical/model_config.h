@@ -16,7 +16,7 @@
 namespace perch {
 
 struct ModelConfig {
-  std::string model_type;            // of text_config where there is one; "" when absent
+  std::string model_type;            // of text_config where the file's own is not known
   std::string transformers_version;  // "" when absent
   nlohmann::json text;               // text_config, or the whole document
   nlohmann::json quantization;       // quantization_config; null when absent
@@ -28,9 +28,14 @@ struct ModelConfig {
   std::optional<int64_t> intermediate;  // of one routed expert
   std::string activation;               // as written: "silu", "gelu_pytorch_tanh"
   std::optional<double> activation_limit;
+  bool by_layer = false;  // the last four and num_experts are not all the same for every layer
 };
 
+// A value that differs between layers is left out here.
 Result<ModelConfig> parse_model_config(const std::string& json_text);
+
+// The configuration of one layer: values given as a list are those of the layer number in its name.
+Result<ModelConfig> config_of_layer(const ModelConfig& config, const std::string& layer);
 
 // Integer, real or boolean under `key` of config.text, nullopt where absent or null.
 std::optional<int64_t> config_int(const ModelConfig& config, const char* key);
