@@ -16,7 +16,23 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json layer_json(CanonicalLayer& layer) {
+// Keys only where there is such a neighbour.
+void add_neighbours(const Neighbours& neighbours, ordered_json* document) {
+  if (const auto& shared = neighbours.shared) {
+    ordered_json& out = (*document)["shared_expert"];
+    out = {{"module", shared->module}, {"width", nullptr}, {"gate", nullptr}};
+    if (shared->width != 0) out["width"] = shared->width;
+    if (!shared->gate.empty()) out["gate"] = shared->gate;
+  }
+  if (const auto& latent = neighbours.latent) {
+    ordered_json& out = (*document)["latent"];
+    out = {{"width", latent->width}, {"hidden", latent->hidden}};
+    out["down"] = latent->down;
+    out["up"] = latent->up;
+  }
+}
+
+ordered_json layer_json(CanonicalLayer& layer, const Neighbours& neighbours) {
   const LayerConfig& config = layer.config;
   ordered_json document = {{"name", config.name()},
                            {"kind", config.is_moe() ? "moe" : "linear"},
@@ -33,6 +49,7 @@ ordered_json layer_json(CanonicalLayer& layer) {
     document["routing"] = layer.router ? layer.router->formula : layer.note;
     document["orientation"] = {{"value", orientation_name(layer.source.orientation)},
                                {"decided_by", layer.source.orientation.decided_by}};
+    add_neighbours(neighbours, &document);
   } else {
     document["sizes"] = {{"n", config.rows(0)}, {"k", config.columns(0)}};
   }
@@ -53,7 +70,9 @@ std::string inspect_json(CanonicalModel& model) {
                            {"warnings", model.warnings},
                            {"layers", ordered_json::array()}};
   for (const auto& file : model.checkpoint.files) document["files"].push_back(file->path());
-  for (CanonicalLayer& layer : model.layers) document["layers"].push_back(layer_json(layer));
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    document["layers"].push_back(layer_json(model.layers[i], model.neighbours[i]));
+  }
   return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 

@@ -17,7 +17,7 @@
 namespace perch {
 
 struct ModelConfig {
-  std::string model_type;            // of text_config where there is one; "" when absent
+  std::string model_type;            // of text_config where the file's own is not known
   std::string transformers_version;  // "" when absent
   nlohmann::json text;               // text_config, or the whole document
   nlohmann::json quantization;       // as scheme.h reads it; null when absent
@@ -30,12 +30,16 @@ struct ModelConfig {
   std::optional<int64_t> intermediate;  // of one routed expert
   std::string activation;               // as written: "silu", "gelu_pytorch_tanh"
   std::optional<double> activation_limit;
+  bool by_layer = false;  // the last four and num_experts are not all the same for every layer
 };
 
 // `extra_json` as in Checkpoint: the quantization configs beside config.json, by file name. They
-// are looked into only where config.json has none.
+// are looked into only where config.json has none. A value that differs between layers is left out.
 Result<ModelConfig> parse_model_config(const std::string& json_text,
                                        const std::map<std::string, std::string>& extra_json);
+
+// The configuration of one layer: values given as a list are those of the layer number in its name.
+Result<ModelConfig> config_of_layer(const ModelConfig& config, const std::string& layer);
 
 // Integer, real or boolean under `key` of config.text, nullopt where absent or null.
 std::optional<int64_t> config_int(const ModelConfig& config, const char* key);
