@@ -28,7 +28,7 @@ TEST_P(VariantTest, LoadsAndRoutes) {
   EXPECT_EQ(route->topk, 2U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, VariantTest, ::testing::ValuesIn(kVariants),
+INSTANTIATE_TEST_SUITE_P(Types, VariantTest, ::testing::ValuesIn(variants()),
                          [](const auto& row) { return std::string(row.param.name); });
 
 perch_route_config route_of(const Checkpoint& checkpoint) {

@@ -82,17 +82,19 @@ struct Variant {
   std::string module() const { return std::string(parent) + experts; }
 };
 
-// Short, so that a row of the table is read as one.
-constexpr uint32_t kSoft = PERCH_ROUTE_SOFTMAX;
-constexpr uint32_t kSig = PERCH_ROUTE_SIGMOID;
-constexpr const char* kE = ".experts";
-constexpr const char* kMlp = "model.layers.1.mlp";
-constexpr const char* kBlock = "model.layers.1.block_sparse_moe";
-constexpr const char* kStepMoe = "model.layers.4.moe";
-constexpr Names kQ = Names::kQwen;
-constexpr Names kM = Names::kMixtral;
-constexpr Names kS = Names::kStacked;
-inline const std::string kCorrection = "gate.e_score_correction_bias";
+namespace variant_words {
+
+inline constexpr uint32_t kSoft = PERCH_ROUTE_SOFTMAX;
+inline constexpr uint32_t kSig = PERCH_ROUTE_SIGMOID;
+inline constexpr const char* kE = ".experts";
+inline constexpr const char* kMlp = "model.layers.1.mlp";
+inline constexpr const char* kBlock = "model.layers.1.block_sparse_moe";
+inline constexpr const char* kStepMoe = "model.layers.4.moe";
+inline constexpr Names kQ = Names::kQwen;
+inline constexpr Names kM = Names::kMixtral;
+inline constexpr Names kS = Names::kStacked;
+inline constexpr const char* kCorrection = "gate.e_score_correction_bias";
+
 inline const std::vector<Variant> kVariants = {
     {"mixtral",
      "mixtral",
@@ -343,6 +345,10 @@ inline const std::vector<Variant> kVariants = {
      true},
 };
 
+}  // namespace variant_words
+
+inline const std::vector<Variant>& variants() { return variant_words::kVariants; }
+
 // `more` changes the config.
 inline Checkpoint build(const Variant& row, const json& more = json::object()) {
   Checkpoint checkpoint;
@@ -354,7 +360,7 @@ inline Checkpoint build(const Variant& row, const json& more = json::object()) {
 }
 
 inline Variant variant(const std::string& name) {
-  for (const Variant& row : kVariants) {
+  for (const Variant& row : variants()) {
     if (row.name == name) return row;
   }
   throw std::runtime_error("no variant " + name);
