@@ -48,6 +48,7 @@ struct perch_layer {
   perch_runtime* runtime;
   perch::LayerState state;
   std::string recipe;
+  std::optional<perch::LoadReport> load;  // of a layer from a checkpoint
 };
 
 struct perch_layer_builder {

@@ -226,7 +226,7 @@ perch_status perch_select(perch_runtime* runtime, const perch_layer_config* conf
     PERCH_ASSIGN_OR_RETURN(const perch::LayerConfig checked,
                            perch::read_config(config, "perch_select"));
     PERCH_ASSIGN_OR_RETURN(const perch::Selection selection,
-                           perch::select_in(runtime, {&checked, "", ""}));
+                           perch::select_in(runtime, {&checked, "", "", ""}));
     return perch::copy_json(perch::selection_json(selection).dump(
                                 -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
                             json, capacity, needed);
@@ -286,10 +286,14 @@ perch_status perch_layer_explain(perch_layer* layer, char* json, uint64_t capaci
                                  uint64_t* needed, perch_error* error) {
   return perch::guarded_call(error, "perch_layer_explain", [&]() -> perch::Status {
     if (layer == nullptr) return perch::null_argument("perch_layer_explain", "layer");
+    nlohmann::ordered_json document = perch::selection_json(layer->state.selection);
+    if (layer->load) {
+      document["load"] = {{"bytes_read", layer->load->bytes_read},
+                          {"seconds", layer->load->seconds}};
+    }
     return perch::copy_json(
-        perch::selection_json(layer->state.selection)
-            .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
-        json, capacity, needed);
+        document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), json,
+        capacity, needed);
   });
 }
 

@@ -45,6 +45,7 @@ struct MatrixPlan {
   std::optional<RawView> g_idx;      // I32 [K], one column
   std::optional<RawView> pre_scale;  // [K] floats, one column
   std::optional<RawView> bias;       // [N] floats, one column
+  uint32_t variant = 0;              // between the plan and the read functions of one format
 };
 
 // Rows [n0,n1) and columns [k0,k1) of the matrix.

@@ -44,22 +44,6 @@ bool claims(const Projection& projection) {
   }
 }
 
-// DeepSeek's quantization_config speaks of its FP8 layers; that these bytes are e2m1 with a scale
-// for 32 of them is told by their dtypes alone.
-Result<Scheme> scheme_of_weight(const Scheme& scheme, const Projection& projection,
-                                const RawView& weight) {
-  if (scheme.quantized && scheme.method == "fp8" && is_deepseek(projection)) {
-    Scheme fp4 = scheme;
-    fp4.bits = 4;
-    fp4.is_float = true;
-    fp4.strategy = Strategy::kGroup;
-    fp4.group = 32;
-    return fp4;
-  }
-  PERCH_RETURN_IF_ERROR(check_number(scheme, projection, weight, {4, true}));
-  return scheme;
-}
-
 Status plan_global_scale(const Projection& projection, const RawView& scale, MatrixPlan* plan) {
   const RawView* divisor = projection.find("weight_global_scale");
   const RawView* factor = projection.find("weight_scale_2");
@@ -85,10 +69,10 @@ Status plan_input(const Scheme& scheme, const Projection& projection, MatrixPlan
                   plan);
 }
 
-Result<MatrixPlan> plan(const Scheme& given, const Projection& projection) {
+Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {
   const RawView& weight = *find_weight(projection);
   PERCH_RETURN_IF_ERROR(check_dimensions(weight));
-  PERCH_ASSIGN_OR_RETURN(const Scheme scheme, scheme_of_weight(given, projection, weight));
+  PERCH_RETURN_IF_ERROR(check_number(scheme, projection, weight, {4, true}));
   PERCH_ASSIGN_OR_RETURN(const RawView* scale, find_scale(projection));
   MatrixPlan result;
   result.format = &kFp4PairsFormat;

@@ -24,8 +24,8 @@ namespace {
 
 constexpr int kWordBits = 32;
 
-// Version 1 is a format of its own from here on, so that plan.format tells which it is.
-extern const Format kGptqVersion1;
+// MatrixPlan::variant.
+enum Zeros : uint32_t { kAsStored = 0, kLessOne = 1 };
 
 bool claims(const Projection& projection) {
   const RawView* weight = projection.find("qweight");
@@ -166,7 +166,8 @@ Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {
   PERCH_RETURN_IF_ERROR(check_dimensions(weight));
   PERCH_ASSIGN_OR_RETURN(const int bits, bits_of(scheme, projection));
   MatrixPlan result;
-  result.format = scheme.zeros_less_one ? &kGptqVersion1 : &kGptqFormat;
+  result.format = &kGptqFormat;
+  result.variant = scheme.zeros_less_one ? kLessOne : kAsStored;
   result.n = weight.columns;
   result.k = weight.rows * kWordBits / bits;
   result.quant = make_quant(PERCH_TYPE_INT1 + static_cast<uint32_t>(bits) - 1);
@@ -195,7 +196,7 @@ Status read_zeros(const Projection& projection, const MatrixPlan& plan, int64_t 
                   int64_t count, uint8_t* zeros) {
   const RawView& stored = *projection.find("qzeros");
   const int bits = type_bits(plan.quant.weight);
-  const bool less_one = plan.format == &kGptqVersion1;
+  const bool less_one = plan.variant == kLessOne;
   for (int64_t g = 0; g < count; ++g) {
     zeros[g] = static_cast<uint8_t>(zero_code(stored, g0 + g, n, bits, less_one));
   }
@@ -205,9 +206,6 @@ Status read_zeros(const Projection& projection, const MatrixPlan& plan, int64_t 
 std::vector<std::string_view> suffixes() {
   return {"qweight", "qzeros", "scales", "g_idx", "input_scale", "bias"};
 }
-
-const Format kGptqVersion1 = {
-    "GPTQ (zero points less one)", claims, plan, read_codes, read_zeros, suffixes};
 
 }  // namespace
 

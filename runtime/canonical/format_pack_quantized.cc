@@ -28,8 +28,8 @@ namespace {
 constexpr int kWordBits = 32;
 constexpr int kBitsMax = 8;
 
-// The second packing is a format of its own from here on, so that plan.format tells which it is.
-extern const Format kPackedByWord;
+// MatrixPlan::variant.
+enum Layout : uint32_t { kDense = 0, kByWord = 1 };
 
 struct Packing {
   bool dense = true;
@@ -42,7 +42,7 @@ struct Packing {
 };
 
 Packing packing_of(const MatrixPlan& plan) {
-  return {plan.format == &kPackQuantizedFormat, type_bits(plan.quant.weight)};
+  return {plan.variant == kDense, type_bits(plan.quant.weight)};
 }
 
 bool claims(const Projection& projection) {
@@ -211,6 +211,7 @@ Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {
   PERCH_RETURN_IF_ERROR(check_dimensions(packed));
   PERCH_ASSIGN_OR_RETURN(const auto size, stored_shape(projection));
   MatrixPlan result;
+  result.format = &kPackQuantizedFormat;
   result.n = size.first;
   result.k = size.second;
   PERCH_ASSIGN_OR_RETURN(const int bits, bits_of(scheme, projection, result.k));
@@ -225,24 +226,15 @@ Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {
   const bool packed_zero = zero != nullptr && zero->tensor->dtype == RawDtype::kI32;
   PERCH_ASSIGN_OR_RETURN(const Packing packing,
                          find_packing(scheme, packed, packed_zero ? zero : nullptr, result, bits));
-  result.format = packing.dense ? &kPackQuantizedFormat : &kPackedByWord;
+  result.variant = packing.dense ? kDense : kByWord;
   PERCH_RETURN_IF_ERROR(plan_g_idx(scheme, projection, "weight_g_idx", &result));
   PERCH_RETURN_IF_ERROR(plan_act(scheme, projection, "input_scale", false, &result));
   PERCH_RETURN_IF_ERROR(plan_bias(projection, &result));
   return result;
 }
 
-Status read_dense(const Projection& projection, const MatrixPlan& plan, const MatrixSlice& slice,
+void read_by_word(const RawView& packed, const Packing& packing, const MatrixSlice& slice,
                   std::byte* codes, int64_t row_bytes) {
-  copy_code_rows(*projection.find("weight_packed"), type_bits(plan.quant.weight), slice, codes,
-                 row_bytes);
-  return {};
-}
-
-Status read_by_word(const Projection& projection, const MatrixPlan& plan, const MatrixSlice& slice,
-                    std::byte* codes, int64_t row_bytes) {
-  const RawView& packed = *projection.find("weight_packed");
-  const Packing packing = packing_of(plan);
   for (int64_t n = slice.n0; n < slice.n1; ++n) {
     auto* row = reinterpret_cast<uint8_t*>(codes + (n - slice.n0) * row_bytes);
     for (int64_t k = slice.k0; k < slice.k1;) {
@@ -253,6 +245,17 @@ Status read_by_word(const Projection& projection, const MatrixPlan& plan, const 
         word >>= packing.bits;
       }
     }
+  }
+}
+
+Status read_codes(const Projection& projection, const MatrixPlan& plan, const MatrixSlice& slice,
+                  std::byte* codes, int64_t row_bytes) {
+  const RawView& packed = *projection.find("weight_packed");
+  const Packing packing = packing_of(plan);
+  if (packing.dense) {
+    copy_code_rows(packed, packing.bits, slice, codes, row_bytes);
+  } else {
+    read_by_word(packed, packing, slice, codes, row_bytes);
   }
   return {};
 }
@@ -285,12 +288,9 @@ std::vector<std::string_view> suffixes() {
           "input_scale",   "bias"};
 }
 
-const Format kPackedByWord = {
-    "compressed-tensors pack-quantized, by word", claims, plan, read_by_word, read_zeros, suffixes};
-
 }  // namespace
 
 const Format kPackQuantizedFormat = {
-    "compressed-tensors pack-quantized", claims, plan, read_dense, read_zeros, suffixes};
+    "compressed-tensors pack-quantized", claims, plan, read_codes, read_zeros, suffixes};
 
 }  // namespace perch

@@ -32,10 +32,9 @@ constexpr std::array kRefused = {
     Recognised{"trellis", "EXL3"},
 };
 
-// Tensors that make their module a quantized one.
-constexpr std::array<std::string_view, 10> kQuantized = {
-    "weight_packed", "weight_scale", "weight_scale_inv",    "scale_inv",      "scale",
-    "qweight",       "blocks",       "weight_global_scale", "weight_scale_2", "weight_zero_point"};
+// Tensors that make their module a quantized one. Those that only experts have are not among them.
+constexpr std::array<std::string_view, 6> kQuantized = {
+    "weight_packed", "weight_scale", "weight_scale_inv", "scale_inv", "scale", "qweight"};
 
 Status refused(const Projection& projection, const std::string& name) {
   std::string known;

@@ -70,9 +70,15 @@ Status add_tensor(const FusedTensor& tensor, const FusedView& view, FusedRole ro
   }
   if (tensor.part == Part::kGateUp && role != FusedRole::kBlocks && view.rows > 1 &&
       view.rows % 2 != 0) {
+    const bool other_fits = view.columns % 2 == 0;
     return invalid_argument(fmt::format(
-        "tensor \"{}\": shape: got {}, read as {} rows; want an even number, gate and up",
-        tensor.tensor->name, print_shape(tensor.tensor->shape), view.rows));
+        "tensor \"{}\": shape: got {}, read as {} rows ({}, decided by {}); want an even number, "
+        "gate and up{}",
+        tensor.tensor->name, print_shape(tensor.tensor->shape), view.rows,
+        orientation_name(orientation), orientation.decided_by,
+        other_fits ? fmt::format("; hint: its dimensions fit the {} orientation",
+                                 orientation.transposed ? "native" : "transposed")
+                   : ""));
   }
   for (int64_t e = 0; e < static_cast<int64_t>(layer->experts.size()); ++e) {
     ExpertSource& expert = layer->experts[static_cast<size_t>(e)];

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "canonical/format.h"
 #include "canonical/fused_experts.h"
@@ -31,6 +32,13 @@ constexpr std::array kFused = {
 constexpr std::array kGranite = {
     PartName{"input_linear", Part::kGateUp},
     PartName{"output_linear", Part::kDown},
+};
+
+// step3: rank 3 under `moe`, no `experts` module.
+constexpr std::array kStacked = {
+    PartName{"gate_proj", Part::kGate},
+    PartName{"up_proj", Part::kUp},
+    PartName{"down_proj", Part::kDown},
 };
 
 // What a tensor's name says: expert `expert` (-1: fused) of layer `layer`, one part, one suffix.
@@ -104,7 +112,13 @@ NameKind parse_name(const RawTensor& tensor, ExpertTensor* out) {
     out->module = out->layer + ".";
     return match_part(name.substr(found + 1), kGranite, out) ? NameKind::kExpert : NameKind::kOther;
   }
-  return NameKind::kOther;
+  constexpr std::string_view kMoe = ".moe.";
+  const size_t moe = name.rfind(kMoe);
+  if (moe == std::string_view::npos) return NameKind::kOther;
+  out->layer = name.substr(0, moe + kMoe.size() - 1);
+  out->module = out->layer + ".";
+  return match_part(name.substr(moe + kMoe.size()), kStacked, out) ? NameKind::kExpert
+                                                                   : NameKind::kOther;
 }
 
 using PartMap = std::map<std::pair<int64_t, Part>, std::vector<ExpertTensor>>;
@@ -187,8 +201,15 @@ std::optional<std::pair<std::string, std::string>> quantized_module(const std::s
 // Modules outside the experts that some format quantizes, with all their tensors.
 void find_linear_layers(const std::vector<const RawTensor*>& others, Layout* layout) {
   std::map<std::string, LayerSource> found;
+  std::set<std::string_view> names;
+  for (const RawTensor* tensor : others) names.insert(tensor->name);
   for (const RawTensor* tensor : others) {
-    if (const auto module = quantized_module(tensor->name)) found[module->first] = {};
+    const auto module = quantized_module(tensor->name);
+    // gemma4's router has a "scale" that is no scale of a weight.
+    if (!module || (module->second == "scale" && !names.contains(module->first + ".weight"))) {
+      continue;
+    }
+    found[module->first] = {};
   }
   for (const RawTensor* tensor : others) {
     const size_t dot = tensor->name.rfind('.');

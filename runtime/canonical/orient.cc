@@ -35,7 +35,7 @@ OrientationChoice choose_orientation(const ModelConfig& config, const ModelTypeR
     return {interleaved || row.fused == Fused::kTransposed, interleaved, by_type};
   }
   // transformers 5 writes its in-memory layout back; 4 and the hub's files are transposed.
-  const bool resaved = std::atoi(config.transformers_version.c_str()) >= 5;
+  const bool resaved = std::strtol(config.transformers_version.c_str(), nullptr, 10) >= 5;
   return {!resaved, false,
           fmt::format("{}, transformers_version \"{}\"", by_type, config.transformers_version)};
 }

@@ -81,8 +81,8 @@ void release_projection(const Projection& projection, size_t experts) {
   for (const auto& [suffix, view] : projection.parts) {
     const RawTensor& tensor = *view.tensor;
     if (tensor.file < 0) continue;  // the host's own memory
-    const bool fused = experts > 0 && tensor.shape.size() >= 3 &&
-                       tensor.shape[0] == static_cast<int64_t>(experts);
+    const bool fused =
+        experts > 0 && tensor.shape.size() >= 3 && tensor.shape[0] == static_cast<int64_t>(experts);
     const int64_t part = fused ? tensor.bytes / tensor.shape[0] : tensor.bytes;
     const int64_t at = fused ? view.offset * raw_dtype_bits(tensor.dtype) / 8 / part * part : 0;
     release_pages({tensor.data + at, static_cast<size_t>(part)});

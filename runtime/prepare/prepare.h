@@ -67,6 +67,7 @@ class Preparation {
 // What loading one layer took.
 struct LoadReport {
   int64_t bytes_read = 0;  // of the checkpoint
+  double seconds = 0;      // reading, converting and packing
   RequantError requant;    // where the selection asks for another format
 };
 
@@ -79,6 +80,12 @@ Result<Prepared> prepare_layer(const CanonicalLayer& layer, const Selection& sel
 // Expert `expert` in the format that the selection asks for.
 Result<CanonicalExpert> selected_expert(const CanonicalLayer& layer, const Selection& selection,
                                         int64_t expert, RequantError* error);
+
+// Replaces all weights of a prepared layer by those of `layer`, in place. Every expert is first
+// prepared alone and thrown away, so that one which the backend refuses is found before anything is
+// written: on an error the old weights are whole.
+Status update_all(const CanonicalLayer& layer, const Selection& selection,
+                  const Candidate& candidate, const Prepared& prepared);
 
 // Replaces one expert of prepared weights.
 Status update_expert(const Prepared& prepared, const Candidate& candidate, int32_t expert,

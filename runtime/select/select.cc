@@ -8,6 +8,7 @@
 
 #include "base/abi_layout.h"
 #include "base/recipe.h"
+#include "base/requant_rules.h"
 
 namespace perch {
 namespace {

@@ -66,6 +66,13 @@ inline perch_model_opts model_opts() {
   return opts;
 }
 
+inline perch_host::Model open_directory(perch_runtime* runtime, const std::string& directory,
+                                        const perch_model_opts& opts) {
+  perch_model* model = nullptr;
+  perch_host::check(perch_model_open, runtime, directory.c_str(), &opts, &model);
+  return perch_host::Model(model);
+}
+
 inline json inspect(const perch_host::Model& model) {
   return json::parse(perch_host::json(perch_model_inspect, model.get()));
 }

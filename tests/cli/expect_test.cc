@@ -59,7 +59,7 @@ TEST_P(ExpectTest, Agrees) {
 
 std::vector<ExpectRow> expect_rows() {
   std::vector<ExpectRow> rows;
-  for (const FixtureRow& fixture : fixtures()) {
+  for (const FixtureRow& fixture : all_fixtures()) {
     for (const char* backend : {"reference", "humming-cpu"}) {
       for (const char* dtype : {"", "f32"}) rows.push_back({fixture, backend, dtype});
     }
@@ -311,7 +311,7 @@ TEST_P(RouteTest, EqualsTheModelsRouter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, RouteTest, ::testing::ValuesIn(fixtures()), name_of_fixture);
+INSTANTIATE_TEST_SUITE_P(Fixtures, RouteTest, ::testing::ValuesIn(all_fixtures()), name_of_fixture);
 
 }  // namespace
 }  // namespace perch::test

@@ -68,7 +68,7 @@ TEST(FormatGolden, Mxfp4PairsUnderEachOfTheirNames) {
   ProjectionRig deepseek;
   deepseek.add("weight", RawDtype::kI8, {1, 16}, bytes)
       .add("scale", RawDtype::kF8E8M0, {1, 1}, four);
-  expect(deepseek, block_scheme(128, 128));
+  expect(deepseek, quantized("fp8", 4, true, Strategy::kGroup, 32));
   ProjectionRig f4;
   f4.add("weight", RawDtype::kF4, {1, 32}, bytes)
       .add("weight_scale", RawDtype::kF8E8M0, {1, 1}, four);

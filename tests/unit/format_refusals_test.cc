@@ -221,8 +221,8 @@ TEST(FormatRefusals, TensorsThatContradictTheConfiguration) {
 }
 
 TEST(FormatRefusals, SuffixesThatMakeAModuleQuantized) {
-  for (const char* suffix : {"weight_packed", "weight_scale", "qweight", "blocks", "SCB",
-                             "weight.absmax", "scale_inv", "weight_scale_2", "trellis"}) {
+  for (const char* suffix : {"weight_packed", "weight_scale", "weight_scale_inv", "qweight", "SCB",
+                             "weight.absmax", "scale_inv", "scale", "trellis"}) {
     EXPECT_TRUE(perch::is_quantized_suffix(suffix)) << suffix;
   }
   for (const char* suffix : {"weight", "bias", "g_idx", "input_scale", ""}) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/layer_config.h"
-#include "canonical/format_parts.h"
+#include "canonical/read_matrix.h"
 #include "numeric/decode.h"
 #include "numeric/packed_codes.h"
 
@@ -215,37 +215,35 @@ inline std::vector<int> zeros_of(const ProjectionRig& rig, const MatrixPlan& pla
   return {zeros.begin(), zeros.end()};
 }
 
-// One element by the formula of layer.h, straight from the plan's arrays.
-inline float value_at(const ProjectionRig& rig, const MatrixPlan& plan, int64_t n, int64_t k,
-                      int code) {
-  int64_t group = plan.scale ? k / plan.scale->group_k : 0;
-  if (plan.g_idx) {
-    int32_t id = 0;
-    std::memcpy(&id, plan.g_idx->at(k, 0), sizeof(id));
-    group = id;
-  }
-  const float* table = perch::numeric::code_values(plan.quant.weight);
-  float value = table == nullptr ? static_cast<float>(code) : table[code];
-  if (plan.quant.zero_kind == PERCH_ZERO_MIDPOINT) {
-    value -= static_cast<float>(1 << (perch::type_bits(plan.quant.weight) - 1));
-  } else if (plan.quant.zero_kind == PERCH_ZERO_INT) {
-    value -= static_cast<float>(zeros_of(rig, plan, n)[static_cast<size_t>(group)]);
-  }
-  if (plan.scale) {
-    const int64_t row = (n + plan.scale->first_row) / plan.scale->group_n;
-    value *= perch::numeric::load_float(plan.quant.scale_dtype, plan.scale->view.at(row, group), 0);
-  }
-  return plan.scale2 ? value * *plan.scale2 : value;
-}
-
-// Row n of the matrix as f32.
+// Row n of the matrix as f32: its canonical tensors, decoded by the formula of layer.h.
 inline std::vector<float> row_of(const ProjectionRig& rig, const MatrixPlan& plan, int64_t n) {
-  const std::vector<int> codes = codes_of(rig, plan, {n, n + 1, 0, plan.k});
-  std::vector<float> out;
-  for (int64_t k = 0; k < plan.k; ++k) {
-    out.push_back(value_at(rig, plan, n, k, codes[static_cast<size_t>(k)]));
-  }
-  return out;
+  perch_quant quant = plan.quant;
+  const int64_t groups = plan.scale ? plan.scale->view.columns : 1;
+  if (plan.g_idx) quant.num_groups = static_cast<uint32_t>(groups);
+  std::vector<std::byte> codes(static_cast<size_t>(
+      perch::numeric::packed_row_bytes(plan.k, perch::type_bits(quant.weight))));
+  std::vector<std::byte> scale(static_cast<size_t>(groups * 4));
+  std::vector<uint8_t> zero(static_cast<size_t>(groups));
+  std::vector<int32_t> g_idx(static_cast<size_t>(plan.k));
+  float scale2 = 1;
+  perch::MatrixTarget target;
+  target.codes = codes.data();
+  target.code_row_bytes = static_cast<int64_t>(codes.size());
+  target.scale = plan.scale ? scale.data() : nullptr;
+  target.scale_row_bytes = groups * perch::type_bits(quant.scale_dtype) / 8;
+  target.scale2 = plan.scale2 ? &scale2 : nullptr;
+  target.zero = quant.zero_kind == PERCH_ZERO_INT ? zero.data() : nullptr;
+  target.zero_columns = groups;
+  target.g_idx = plan.g_idx ? g_idx.data() : nullptr;
+  int64_t bytes_read = 0;
+  const perch::Status status =
+      perch::read_matrix(rig.projection, plan, quant, {n, n + 1, 0, plan.k}, target, &bytes_read);
+  EXPECT_TRUE(status.ok()) << status.message();
+  std::vector<float> row(static_cast<size_t>(plan.k));
+  perch::numeric::decode_weight_row(
+      quant, {codes.data(), scale.data(), &scale2, zero.data(), nullptr, nullptr, g_idx.data()},
+      plan.k, 0, row.data());
+  return row;
 }
 
 }  // namespace perch_unit

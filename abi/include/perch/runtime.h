@@ -153,7 +153,8 @@ PERCH_EXPORT perch_status PERCH_CALL perch_layer_get_info(perch_layer* layer,
                                                           const perch_call_shape* shape,
                                                           perch_layer_info* info,
                                                           perch_error* error);
-/* The document of perch_select, for the choice that made this layer. */
+/* The document of perch_select, for the choice that made this layer; of a model's layer also
+ * "load":{"bytes_read","seconds"}: what was read of the checkpoint and how long packing took. */
 PERCH_EXPORT perch_status PERCH_CALL perch_layer_explain(perch_layer* layer, char* json,
                                                          uint64_t capacity, uint64_t* needed,
                                                          perch_error* error);
@@ -174,8 +175,7 @@ PERCH_EXPORT perch_status PERCH_CALL perch_layer_execute(perch_layer* layer,
 #define PERCH_ORIENTATION_NATIVE 1u     /* fused experts are [E,2I,H] and [E,H,I] */
 #define PERCH_ORIENTATION_TRANSPOSED 2u /* fused experts are [E,H,2I] and [E,I,H] */
 
-#define PERCH_MODEL_ALLOW_UNEXPECTED 0x1u /* tensors under a layer that no rule names: warn only \
-                                           */
+#define PERCH_MODEL_ALLOW_UNEXPECTED 0x1u /* tensors that no rule names: warn only */
 #define PERCH_MODEL_ALLOW_NAN 0x2u        /* sets PERCH_LAYER_ALLOW_NAN on every layer */
 
 #define PERCH_PLACEMENT_LINEAR 0u      /* runs of experts, one more for the first ranks */
@@ -218,7 +218,9 @@ PERCH_EXPORT perch_status PERCH_CALL perch_canonicalize(
     const char* config_json, const perch_model_opts* opts, perch_model** model, perch_error* error);
 PERCH_EXPORT void PERCH_CALL perch_model_destroy(perch_model* model);
 /* {"model_type","warnings":[...],"layers":[{"name","kind","sizes","recipe","activation","routing",
- * "orientation":{"value","decided_by"},"tensors":[...],"bytes"}]} */
+ * "orientation":{"value","decided_by"},"tensors":[...],"bytes"}]}. A MoE layer may also have
+ * "shared_expert":{"module","width","gate"} and "latent":{"width","hidden","down","up"}: modules
+ * that the host runs beside it. */
 PERCH_EXPORT perch_status PERCH_CALL perch_model_inspect(perch_model* model, char* json,
                                                          uint64_t capacity, uint64_t* needed,
                                                          perch_error* error);
@@ -237,6 +239,11 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_explain(perch_model* model, uin
 PERCH_EXPORT perch_status PERCH_CALL perch_model_layer(perch_model* model, uint32_t index,
                                                        const perch_stream* stream,
                                                        perch_layer** layer, perch_error* error);
+/* Replaces all weights of `layer`, made from layer `index` of another model of the same sizes and
+ * format, by this model's; addresses stay. No call of the layer may be in flight. Everything is
+ * checked first: on an error the old weights still answer. UNSUPPORTED where the backend cannot. */
+PERCH_EXPORT perch_status PERCH_CALL perch_model_update(perch_model* model, uint32_t index,
+                                                        perch_layer* layer, perch_error* error);
 /* Canonical tensors of one expert (-1: of a linear layer) by backend.h's names, *tensors' own. */
 PERCH_EXPORT perch_status PERCH_CALL perch_model_tensors(perch_model* model, uint32_t index,
                                                          int32_t expert, perch_tensors** tensors,
@@ -267,27 +274,42 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_compare(
 #define PERCH_ROUTE_TOPK_SOFTMAX 2u /* topk, then softmax over the chosen */
 #define PERCH_ROUTE_SIGMOID 3u      /* s = sigmoid, topk of s + bias, weights from s */
 #define PERCH_ROUTE_TOPK_SIGMOID 4u /* topk, then sigmoid of the chosen */
+/* topk times: the best expert e left, weighted by its softmax over those left whose logit x lies
+ * near its own, (x_e - x) / max(|x|, x_e) <= 2 jitter */
+#define PERCH_ROUTE_SPARSEMIXER 5u
+#define PERCH_ROUTE_SQRT_SOFTPLUS 6u /* as SIGMOID, with s = sqrt(ln(1 + exp x)) */
 
-#define PERCH_ROUTE_RENORMALIZE 0x1u /* divide the chosen weights by their sum */
+#define PERCH_ROUTE_RENORMALIZE                                    \
+  0x1u /* divide the chosen weights by max(sum + sum_add, sum_min) \
+        */
+
+#define PERCH_ROUTE_GROUP_TOP2 0u /* a group's score: the sum of its two largest s + bias */
+#define PERCH_ROUTE_GROUP_MAX 1u  /* its largest */
 
 /* "What if the logits are NaN or infinite?" ids are always in range and distinct and weights
  * finite. A NaN logit, and a logit of -infinity, is never chosen while another is left; +infinity
- * takes all the weight; equal scores go to the lower id; a sum of 0 leaves weights 0. */
+ * takes all the weight; equal scores go to the lower id; a sum of 0 leaves weights 0, and a product
+ * with a scale stops at the largest float. */
 typedef struct perch_route_config {
   uint32_t struct_size;
   uint32_t scoring; /* PERCH_ROUTE_SOFTMAX ... */
   uint32_t num_experts;
   uint32_t topk;
   uint32_t num_groups;  /* 0 or 1: no groups */
-  uint32_t topk_groups; /* groups kept, by the sum of the two largest s + bias in each */
+  uint32_t topk_groups; /* groups kept, by group_score */
   uint32_t flags;       /* PERCH_ROUTE_RENORMALIZE */
   float scale;          /* the weights are multiplied by it; 0 = 1 */
   const float* bias;    /* NULL or [E]: decides the choice, not the weights */
+  uint32_t group_score; /* PERCH_ROUTE_GROUP_* */
+  float sum_add;        /* read under RENORMALIZE, likewise the next; 0 or more */
+  float sum_min;
+  float jitter;              /* of SPARSEMIXER; 0 or more */
+  const float* expert_scale; /* NULL or [E]: expert e's weight is multiplied by its entry */
   const perch_ext* next;
 } perch_route_config;
 
 /* logits f32 [T,E] -> ids int32 [T,topk], in descending order of score, and weights f32 [T,topk].
- * A row depends on nothing but its own logits. Formulas: contract of the routing ids R1..R4. */
+ * A row depends on nothing but its own logits. Formulas: contract of the routing ids R1..R9. */
 PERCH_EXPORT perch_status PERCH_CALL perch_route(const perch_route_config* config,
                                                  const DLTensor* logits, const DLTensor* ids,
                                                  const DLTensor* weights, perch_error* error);
