@@ -115,6 +115,21 @@ TEST(FormatFp8, HalvesOfAFusedTensorShareBlocks) {
   }
 }
 
+// Two rows each, in blocks of two: the grid of both is twice as tall as a half needs.
+TEST(FormatFp8, HalvesOfAFusedTensorSeeTheGridOfBoth) {
+  ProjectionRig rig;
+  rig.add("weight", RawDtype::kF8E4M3, {1, 4, 2}, std::vector<uint8_t>(8, 0x38));
+  rig.add("weight_scale_inv", RawDtype::kF32, {1, 2, 1}, std::vector<float>{1, 2});
+  RawView& scale = rig.view("weight_scale_inv");
+  scale.rows = 2;
+  scale.columns = scale.row_stride = 1;
+  RawView& weight = rig.view("weight");
+  weight.rows = weight.columns = weight.row_stride = 2;
+  EXPECT_EQ(row_of(rig, must_plan(rig, block_scheme(2, 2)), 1)[0], 1.0f);
+  rig.projection.fused_rows_before = 2;
+  EXPECT_EQ(row_of(rig, must_plan(rig, block_scheme(2, 2)), 1)[0], 2.0f);
+}
+
 TEST(FormatFp8, BlocksOfOneRowAreGroups) {
   ProjectionRig rig = fp8_rig(2, 4);
   rig.add("weight_scale_inv", RawDtype::kF32, {2, 2}, std::vector<float>{1, 2, 3, 4});

@@ -182,6 +182,45 @@ TEST(FormatRefusals, ShapesThatDoNotFit) {
   expect_refused(rig, fp8_scheme(), {"\"m.scale\": got scales in tensor \"m.weight_scale\" too"});
 }
 
+TEST(FormatRefusals, WordsThatDoNotHoldWholeCodes) {
+  ProjectionRig rig = gptq_rig();
+  rig.add("qweight", RawDtype::kI32, {2, 12}, Words(24));
+  rig.add("scales", RawDtype::kF16, {2, 12}, f16(std::vector<float>(24, 1)));
+  // Twelve zero points of 4 bits are a word and a half.
+  expect_refused(rig, gptq_scheme(), {"\"m.qzeros\": shape: got [2, 1]"});
+  rig = gptq_rig();
+  rig.add("qzeros", RawDtype::kI32, {3, 1}, Words(3, 0x88888888));
+  expect_refused(rig, gptq_scheme(), {"\"m.qzeros\": shape: got [3, 1]"});
+  Scheme scheme = gptq_scheme();
+  scheme.bits = 3;
+  expect_refused(gptq_rig(), scheme, {"\"m.qweight\": shape: got [2, 8]", "whole codes"});
+}
+
+TEST(FormatRefusals, ZeroPointsOfOtherShapes) {
+  Scheme scheme = pack_scheme();
+  scheme.symmetric = false;
+  ProjectionRig rig = pack_rig();
+  rig.add("weight_zero_point", RawDtype::kI32, {2, 2}, Words(4));
+  expect_refused(rig, scheme, {"\"m.weight_zero_point\": shape: got [2, 2]; want 1 rows"});
+  rig.add("weight_zero_point", RawDtype::kI8, {1, 2}, std::vector<uint8_t>(2));
+  expect_refused(rig, scheme, {"\"m.weight_zero_point\": shape: got [1, 2]; want [8, 2]"});
+  rig = pack_rig();
+  rig.add("weight_packed", RawDtype::kI32, {7, 2}, Words(14));
+  expect_refused(rig, pack_scheme(), {"\"m.weight_packed\": shape: got [7, 2]; want [8, 2]"});
+  // Weights by word and zero points dense: a mixture that no version writes.
+  ProjectionRig mixed;
+  mixed.add("weight_packed", RawDtype::kI32, {32, 6}, Words(192));
+  mixed.add("weight_shape", RawDtype::kI64, {2}, std::vector<int64_t>{32, 32});
+  mixed.add("weight_scale", RawDtype::kF32, {32, 1}, std::vector<float>(32, 1));
+  mixed.add("weight_zero_point", RawDtype::kI32, {5, 1}, Words(5));
+  scheme = quantized("compressed-tensors", 5, false, Strategy::kChannel);
+  scheme.symmetric = false;
+  expect_refused(mixed, scheme, {"\"m.weight_zero_point\": shape: got [5, 1]; want 6 rows"});
+  rig = int8_rig();
+  rig.add("weight_zero_point", RawDtype::kI8, {1, 2}, std::vector<uint8_t>(2));
+  expect_refused(rig, int8_scheme(), {"\"m.weight_zero_point\": shape: got [1, 2]; want [4, 2]"});
+}
+
 TEST(FormatRefusals, TensorsThatContradictTheConfiguration) {
   Scheme plain;
   plain.where = "config.json: q.ignore";

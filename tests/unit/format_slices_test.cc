@@ -163,7 +163,6 @@ TEST_P(FormatSlices, SmallMatrixEverySlice) {
     ProjectionRig rig;
     GetParam().build(rig, kSmallN, kSmallK, GetParam().dtype, turned);
     const MatrixPlan plan = must_plan(rig, GetParam().scheme);
-    ASSERT_NE(plan.format, nullptr);
     const std::vector<uint8_t> all = packed_rows(rig, plan, whole(plan));
     for (int64_t n0 = 0; n0 <= plan.n; ++n0) {
       for (int64_t n1 = n0; n1 <= plan.n; ++n1) {
@@ -181,7 +180,6 @@ TEST_P(FormatSlices, LargeMatrixSomeSlices) {
     ProjectionRig rig;
     GetParam().build(rig, kLargeN, kLargeK, GetParam().dtype, turned);
     const MatrixPlan plan = must_plan(rig, GetParam().scheme);
-    ASSERT_NE(plan.format, nullptr);
     const std::vector<uint8_t> all = packed_rows(rig, plan, whole(plan));
     for (int i = 0; i < 20; ++i) {
       const auto pick = [&](int64_t size) {
@@ -210,6 +208,28 @@ TEST(FormatTurned, IsTheTranspose) {
       uint16_t value = 0;
       std::memcpy(&value, rows.data() + (n * kK + k) * 2, sizeof(value));
       ASSERT_EQ(value, values[static_cast<size_t>(k * kN + n)]) << n << ", " << k;
+    }
+  }
+}
+
+// Turned and interleaved: the rows of one half are every other column of what is stored.
+TEST(FormatTurned, OfEveryOtherColumn) {
+  constexpr int64_t kN = 70;
+  constexpr int64_t kK = 12;
+  ProjectionRig rig;
+  const auto values = random_of<uint8_t>(2 * kN * kK);
+  rig.add("weight", RawDtype::kF8E4M3, {kK, 2 * kN}, values).turn("weight");
+  rig.add("weight_scale", RawDtype::kF32, {}, std::vector<float>{1});
+  RawView& view = rig.view("weight");
+  view.rows = kN;
+  view.row_stride = 2;
+  view.offset = 1;
+  const MatrixPlan plan = must_plan(rig, unstated());
+  const std::vector<uint8_t> rows = packed_rows(rig, plan, whole(plan));
+  for (int64_t n = 0; n < kN; ++n) {
+    for (int64_t k = 0; k < kK; ++k) {
+      ASSERT_EQ(rows[static_cast<size_t>(n * kK + k)],
+                values[static_cast<size_t>(k * 2 * kN + 2 * n + 1)]);
     }
   }
 }
