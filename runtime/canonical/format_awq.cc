@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/layer_config.h"
 #include "canonical/code_rows.h"
@@ -17,7 +18,9 @@ namespace {
 
 constexpr int kBits = 4;
 constexpr int64_t kPerWord = 8;
-// Bit at which a word holds the row 8c + j: nibble i holds row {0,2,4,6,1,3,5,7}[i].
+// Nibble i of word c holds the row 8c + kOrder[i].
+constexpr std::array<int64_t, kPerWord> kOrder = {0, 2, 4, 6, 1, 3, 5, 7};
+// The bit at which a word holds the row 8c + j.
 constexpr std::array<int, kPerWord> kShift = {0, 16, 4, 20, 8, 24, 12, 28};
 
 // A tile of so many words and columns of K: a cache line of words is read whole, and the rows that
@@ -94,7 +97,6 @@ Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {
   return result;
 }
 
-// Columns [k, k_end) of word column c, into those of its eight rows that the slice has.
 struct Tile {
   int64_t word_begin = 0;
   int64_t word_end = 0;
@@ -102,20 +104,43 @@ struct Tile {
   int64_t k_end = 0;
 };
 
-// k_begin - slice.k0 is even, so that each pair of columns is a byte of its own.
+using Square = std::array<uint32_t, kPerWord>;
+
+// Nibble j of word i changes places with nibble i of word j: halves first, then quarters of those.
+// Eight columns of eight rows at once, which code by code takes five times as long.
+void transpose_nibbles(Square* words) {
+  const auto swap_between = [&](size_t distance, uint32_t mask) {
+    for (size_t i = 0; i < kPerWord; ++i) {
+      if ((i & distance) != 0) continue;
+      uint32_t& low = (*words)[i];
+      uint32_t& high = (*words)[i + distance];
+      const uint32_t changed = (low >> kBits * distance ^ high) & mask;
+      high ^= changed;
+      low ^= changed << kBits * distance;
+    }
+  };
+  swap_between(4, 0x0000FFFFU);
+  swap_between(2, 0x00FF00FFU);
+  swap_between(1, 0x0F0F0F0FU);
+}
+
+// k_begin - slice.k0 is a multiple of 8, so that each eight columns are bytes of their own.
 void read_tile(const RawView& weight, const Tile& tile, const MatrixSlice& slice, std::byte* codes,
                int64_t row_bytes) {
-  for (int64_t k = tile.k_begin; k < tile.k_end; k += 2) {
-    std::byte* column = codes + (k - slice.k0) / 2;
+  for (int64_t k = tile.k_begin; k < tile.k_end; k += kPerWord) {
+    const int64_t columns = std::min(kPerWord, tile.k_end - k);
+    const auto bytes = static_cast<size_t>((columns + 1) / 2);
+    std::byte* to = codes + (k - slice.k0) / 2;
     for (int64_t c = tile.word_begin; c < tile.word_end; ++c) {
-      const uint32_t even = word_at(weight, k, c);
-      const uint32_t odd = k + 1 < tile.k_end ? word_at(weight, k + 1, c) : 0;
-      const int64_t first = std::max<int64_t>(0, slice.n0 - c * kPerWord);
-      const int64_t last = std::min(kPerWord, slice.n1 - c * kPerWord);
-      for (int64_t j = first; j < last; ++j) {
-        const int shift = kShift[static_cast<size_t>(j)];
-        const uint32_t pair = (even >> shift & 15U) | (odd >> shift & 15U) << 4;
-        column[(c * kPerWord + j - slice.n0) * row_bytes] = static_cast<std::byte>(pair);
+      Square square{};
+      for (int64_t i = 0; i < columns; ++i) {
+        square[static_cast<size_t>(i)] = word_at(weight, k + i, c);
+      }
+      transpose_nibbles(&square);
+      for (size_t i = 0; i < kPerWord; ++i) {
+        const int64_t n = c * kPerWord + kOrder[i];
+        if (n < slice.n0 || n >= slice.n1) continue;
+        std::memcpy(to + (n - slice.n0) * row_bytes, &square[i], bytes);
       }
     }
   }
