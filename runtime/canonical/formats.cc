@@ -28,13 +28,24 @@ constexpr std::array kRecognised = {
     Recognised{"weight_packed", "compressed-tensors with words that are not I32 or U8"},
     Recognised{"weight_scale", "scaled weights of a type that is not read"},
     Recognised{"weight_scale_inv", "scaled weights of a type that is not read"},
+    Recognised{"scale_inv", "scaled weights of a type that is not read"},
     Recognised{"scale", "scaled weights of a type that is not read"},
 };
 
-// Suffixes that only quantized modules have.
-constexpr std::array<std::string_view, 8> kMarks = {
-    "weight_packed",  "weight_scale", "weight_scale_inv", "qweight",
-    "weight_scale_2", "SCB",          "weight.absmax",    "trellis"};
+// Suffixes that quantized modules have. "scale" is DeepSeek-V4's, and others have one too:
+// layout.cc takes it only beside a weight.
+constexpr std::array<std::string_view, 12> kMarks = {"weight_packed",
+                                                     "weight_scale",
+                                                     "weight_scale_inv",
+                                                     "scale_inv",
+                                                     "scale",
+                                                     "weight_scale_2",
+                                                     "weight_global_scale",
+                                                     "qweight",
+                                                     "blocks",
+                                                     "SCB",
+                                                     "weight.absmax",
+                                                     "trellis"};
 
 }  // namespace
 
