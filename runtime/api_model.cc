@@ -32,7 +32,7 @@ void add_neighbours(const Neighbours& neighbours, ordered_json* document) {
   }
 }
 
-ordered_json layer_json(CanonicalLayer& layer, const Neighbours& neighbours) {
+ordered_json layer_json(const CanonicalLayer& layer) {
   const LayerConfig& config = layer.config;
   ordered_json document = {{"name", config.name()},
                            {"kind", config.is_moe() ? "moe" : "linear"},
@@ -49,7 +49,7 @@ ordered_json layer_json(CanonicalLayer& layer, const Neighbours& neighbours) {
     document["routing"] = layer.router ? layer.router->formula : layer.note;
     document["orientation"] = {{"value", orientation_name(layer.source.orientation)},
                                {"decided_by", layer.source.orientation.decided_by}};
-    add_neighbours(neighbours, &document);
+    add_neighbours(layer.neighbours, &document);
   } else {
     document["sizes"] = {{"n", config.rows(0)}, {"k", config.columns(0)}};
   }
@@ -70,9 +70,7 @@ std::string inspect_json(CanonicalModel& model) {
                            {"warnings", model.warnings},
                            {"layers", ordered_json::array()}};
   for (const auto& file : model.checkpoint.files) document["files"].push_back(file->path());
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    document["layers"].push_back(layer_json(model.layers[i], model.neighbours[i]));
-  }
+  for (const CanonicalLayer& layer : model.layers) document["layers"].push_back(layer_json(layer));
   return document.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 

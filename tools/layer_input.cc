@@ -19,16 +19,6 @@ uint32_t perch_type(DLDataType dtype) {
   return dtype.bits == 16 ? PERCH_TYPE_F16 : PERCH_TYPE_F32;
 }
 
-void store_float(uint32_t type, float value, std::byte* out) {
-  if (type == PERCH_TYPE_F32) {
-    std::memcpy(out, &value, sizeof(value));
-    return;
-  }
-  const uint16_t half =
-      type == PERCH_TYPE_BF16 ? numeric::bf16_from_f32(value) : numeric::f16_from_f32(value);
-  std::memcpy(out, &half, sizeof(half));
-}
-
 const DLTensor* find_tensor(const perch_tensors* tensors, const std::string& name) {
   const perch_named_tensor* found = perch_tensors_find(tensors, name.c_str());
   return found == nullptr ? nullptr : found->tensor;
@@ -48,8 +38,7 @@ std::vector<std::byte> convert_rows(const DLTensor& tensor, const std::string& n
   const int64_t count = tensor.shape[0] * columns;
   std::vector<std::byte> rows(static_cast<size_t>(count * type_bytes(type)));
   for (int64_t i = 0; i < count; ++i) {
-    store_float(type, numeric::load_float(from, tensor.data, i),
-                rows.data() + i * type_bytes(type));
+    numeric::store_float(type, numeric::load_float(from, tensor.data, i), rows.data(), i);
   }
   return rows;
 }
@@ -125,7 +114,7 @@ bool make_rows(const InputOptions& options, const perch_tensors* tensors, const 
     for (int64_t k = 0; k < width; ++k) {
       const float value =
           hashed_unit(options.seed, 1, static_cast<uint64_t>(t), static_cast<uint64_t>(k));
-      store_float(type, value, input->x.data() + (t * width + k) * type_bytes(type));
+      numeric::store_float(type, value, input->x.data(), t * width + k);
     }
   }
   return true;

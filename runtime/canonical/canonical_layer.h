@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "canonical/layer_algebra.h"
 #include "canonical/layout.h"
+#include "canonical/neighbours.h"
 #include "canonical/router.h"
 #include "canonical/slice.h"
 
@@ -43,6 +44,7 @@ struct CanonicalLayer {
   std::vector<int32_t> expert_map;     // empty without expert parallelism
   std::vector<DerivedTensor> derived;  // tensors that the checkpoint has in another form
   std::optional<RouterSource> router;
+  Neighbours neighbours;         // MoE: what runs beside the experts
   int64_t checkpoint_bytes = 0;  // of this slice, canonical
   std::string note;              // why there is no router
 };

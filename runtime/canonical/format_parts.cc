@@ -8,7 +8,6 @@
 
 #include "base/checked.h"
 #include "base/layer_config.h"
-#include "canonical/code_rows.h"
 #include "canonical/format_checks.h"
 #include "numeric/float_formats.h"
 
@@ -245,10 +244,6 @@ float float_at(const RawView& view, int64_t row, int64_t column) {
 
 bool is_float_dtype(RawDtype dtype) {
   return dtype == RawDtype::kF32 || dtype == RawDtype::kF16 || dtype == RawDtype::kBF16;
-}
-
-void copy_codes(const std::byte* from, int64_t first, int64_t count, int bits, std::byte* to) {
-  copy_bits(from, first * bits, count * bits, to);
 }
 
 }  // namespace perch

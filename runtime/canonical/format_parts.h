@@ -49,8 +49,4 @@ Result<float> read_scalar(const RawView& view);
 float float_at(const RawView& view, int64_t row, int64_t column);
 bool is_float_dtype(RawDtype dtype);
 
-// Copies `count` codes of `bits` bits, the first at bit 0 of `to`, from code `first` of a little-
-// endian stream at `from`; bits of the last byte beyond them are 0. One code:
-// numeric/packed_codes.h.
-void copy_codes(const std::byte* from, int64_t first, int64_t count, int bits, std::byte* to);
 }  // namespace perch

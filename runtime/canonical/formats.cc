@@ -32,9 +32,11 @@ constexpr std::array kRefused = {
     Recognised{"trellis", "EXL3"},
 };
 
-// Tensors that make their module a quantized one. Those that only experts have are not among them.
-constexpr std::array<std::string_view, 6> kQuantized = {
-    "weight_packed", "weight_scale", "weight_scale_inv", "scale_inv", "scale", "qweight"};
+// Tensors that make their module a quantized one. "scale" is DeepSeek-V4's, and others have one
+// too: layout.cc takes it only beside a weight.
+constexpr std::array<std::string_view, 9> kQuantized = {
+    "weight_packed",  "weight_scale",        "weight_scale_inv", "scale_inv", "scale",
+    "weight_scale_2", "weight_global_scale", "qweight",          "blocks"};
 
 Status refused(const Projection& projection, const std::string& name) {
   std::string known;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/layer_config.h"
 #include "canonical/format_parts.h"
 
 namespace perch {
@@ -15,11 +16,6 @@ Status differs(const Projection& a, const Projection& b, const std::string& what
       "module \"{}\": {} from that of module \"{}\"; want all experts of a layer, and the gate and "
       "up of each, alike",
       a.module, what, b.module));
-}
-
-bool same_act(const perch_act_quant& a, const perch_act_quant& b) {
-  return a.dtype == b.dtype && a.mode == b.mode && a.group == b.group &&
-         a.scale_dtype == b.scale_dtype;
 }
 
 // Widens *joined until it holds `plan` too. Kinds of which one is a special case of the other meet
@@ -77,7 +73,7 @@ bool same_tensor_scale(const MatrixPlan& a, const MatrixPlan& b) {
   return std::memcmp(p.at(0, 0), q.at(0, 0), width) == 0;
 }
 
-void note_once(const char* name, const std::string& reason, LayerAlgebra* algebra) {
+void note_once(const std::string& name, const std::string& reason, LayerAlgebra* algebra) {
   for (const DerivedTensor& tensor : algebra->derived) {
     if (tensor.name == name) return;
   }
@@ -119,7 +115,7 @@ Status join_halves(const ExpertSource& source, const ExpertPlan& plan, size_t ex
 void note_widened(const char* name, const perch_quant& first, const perch_quant& joined,
                   LayerAlgebra* algebra) {
   const auto note = [&](const char* suffix, const char* reason) {
-    note_once(fmt::format("{}.{}", name, suffix).c_str(), reason, algebra);
+    note_once(fmt::format("{}.{}", name, suffix), reason, algebra);
   };
   if (joined.scale_kind != first.scale_kind) {
     note("scale", "experts differ in having one scale or one per row: one per row");

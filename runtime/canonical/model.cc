@@ -69,15 +69,13 @@ Status add_layer(const ModelTypeRow& row, LayerSource source, const CanonicalOpt
   const ModelConfig& config = own ? *own : model->config;
   PERCH_ASSIGN_OR_RETURN(CanonicalLayer layer,
                          canonicalize_layer(config, std::move(source), options, &model->warnings));
-  Neighbours neighbours;
   if (layer.source.moe) {
     const Checkpoint& checkpoint = model->checkpoint;
     PERCH_ASSIGN_OR_RETURN(layer.router,
                            find_router(config, row, layer.source, checkpoint, &layer.note));
-    neighbours = find_neighbours(config, layer.source.name, checkpoint);
+    layer.neighbours = find_neighbours(config, layer.source.name, checkpoint);
   }
   model->layers.push_back(std::move(layer));
-  model->neighbours.push_back(std::move(neighbours));
   return {};
 }
 

@@ -7,7 +7,6 @@
 #include "base/status.h"
 #include "canonical/canonical_layer.h"
 #include "canonical/model_config.h"
-#include "canonical/neighbours.h"
 #include "checkpoint/checkpoint.h"
 
 namespace perch {
@@ -16,7 +15,6 @@ struct CanonicalModel {
   Checkpoint checkpoint;  // layers point into it
   ModelConfig config;
   std::vector<CanonicalLayer> layers;
-  std::vector<Neighbours> neighbours;  // of each layer; empty ones for linear layers
   std::vector<std::string> warnings;
 };
 

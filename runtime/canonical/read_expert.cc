@@ -10,13 +10,6 @@
 namespace perch {
 namespace {
 
-CanonicalTensor* find_tensor(CanonicalExpert* expert, const std::string& name) {
-  for (CanonicalTensor& tensor : expert->tensors) {
-    if (tensor.spec.name == name) return &tensor;
-  }
-  return nullptr;
-}
-
 int64_t row_bytes(const CanonicalTensor& tensor) {
   return tensor.spec.bytes() / std::max<int64_t>(1, tensor.spec.shape[0]);
 }
@@ -26,28 +19,28 @@ int64_t row_bytes(const CanonicalTensor& tensor) {
 MatrixTarget make_target(CanonicalExpert* expert, const std::string& name, const perch_quant& quant,
                          int64_t first_row) {
   MatrixTarget target;
-  CanonicalTensor* codes = find_tensor(expert, name);
+  CanonicalTensor* codes = expert->find(name);
   target.code_row_bytes = row_bytes(*codes);
   target.codes = codes->data.data() + first_row * target.code_row_bytes;
-  if (CanonicalTensor* scale = find_tensor(expert, name + ".scale")) {
+  if (CanonicalTensor* scale = expert->find(name + ".scale")) {
     target.scale_row_bytes = row_bytes(*scale);
     int64_t row = quant.scale_kind == PERCH_SCALE_TENSOR ? 0 : first_row;
     if (quant.scale_kind == PERCH_SCALE_BLOCK) row /= quant.group_n;
     target.scale = scale->data.data() + row * target.scale_row_bytes;
   }
   const auto floats = [&](const char* suffix, int64_t row) -> float* {
-    CanonicalTensor* tensor = find_tensor(expert, name + suffix);
+    CanonicalTensor* tensor = expert->find(name + suffix);
     return tensor == nullptr ? nullptr : reinterpret_cast<float*>(tensor->data.data()) + row;
   };
   target.scale2 = floats(".scale2", quant.scale2_kind == PERCH_SCALE2_CHANNEL ? first_row : 0);
   target.bias = floats(".bias", first_row);
   target.pre_scale = floats(".pre_scale", 0);
   target.input_scale = floats(".input_scale", 0);
-  if (CanonicalTensor* zero = find_tensor(expert, name + ".zero")) {
+  if (CanonicalTensor* zero = expert->find(name + ".zero")) {
     target.zero_columns = zero->spec.shape[1];
     target.zero = reinterpret_cast<uint8_t*>(zero->data.data()) + first_row * target.zero_columns;
   }
-  if (CanonicalTensor* g_idx = find_tensor(expert, name + ".g_idx")) {
+  if (CanonicalTensor* g_idx = expert->find(name + ".g_idx")) {
     const int64_t row = first_row > 0 ? g_idx->spec.shape[1] : 0;
     target.g_idx = reinterpret_cast<int32_t*>(g_idx->data.data()) + row;
   }
@@ -100,11 +93,15 @@ void release_expert(const CanonicalLayer& layer, int64_t expert) {
   }
 }
 
+CanonicalTensor* CanonicalExpert::find(std::string_view name) {
+  const auto found =
+      std::find_if(tensors.begin(), tensors.end(),
+                   [&](const CanonicalTensor& tensor) { return tensor.spec.name == name; });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
 const CanonicalTensor* CanonicalExpert::find(std::string_view name) const {
-  for (const CanonicalTensor& tensor : tensors) {
-    if (tensor.spec.name == name) return &tensor;
-  }
-  return nullptr;
+  return const_cast<CanonicalExpert*>(this)->find(name);
 }
 
 Result<CanonicalExpert> read_expert(const CanonicalLayer& layer, const LayerConfig& config,

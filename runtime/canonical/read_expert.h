@@ -20,6 +20,7 @@ struct CanonicalExpert {
 
   // The tensor of that name, or null.
   const CanonicalTensor* find(std::string_view name) const;
+  CanonicalTensor* find(std::string_view name);
 };
 
 // Reads expert `expert` (local index; -1 for a linear layer): the tensors of tensor_specs(config).

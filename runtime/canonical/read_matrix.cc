@@ -12,41 +12,25 @@
 namespace perch {
 namespace {
 
-// How the canonical array of scales is laid over the slice.
-struct Cells {
-  int64_t rows = 1;
-  int64_t columns = 1;
-  int64_t group_n = 1;
-  int64_t group_k = 1;
-};
-
-Cells cells_of(const perch_quant& quant, const MatrixSlice& slice) {
-  const int64_t rows = slice.n1 - slice.n0;
-  const int64_t columns = slice.k1 - slice.k0;
-  switch (quant.scale_kind) {
-    case PERCH_SCALE_CHANNEL:
-      return {rows, 1, 1, columns};
-    case PERCH_SCALE_GROUP:
-      return {rows, ceil_div(columns, quant.group_k), 1, quant.group_k};
-    case PERCH_SCALE_BLOCK:
-      return {ceil_div(rows, quant.group_n), ceil_div(columns, quant.group_k), quant.group_n,
-              quant.group_k};
-    default:
-      return {1, 1, rows, columns};
-  }
-}
-
 // Under an act-order the columns of the scales are the groups themselves, all of them.
 bool by_group_id(const perch_quant& quant) { return quant.k_order == PERCH_K_G_IDX; }
 
 void read_scales(const Grid& grid, const perch_quant& quant, const MatrixSlice& slice,
                  const MatrixTarget& target, int64_t* bytes_read) {
-  Cells cells = cells_of(quant, slice);
+  ScaleCells cells = scale_cells(quant, slice.n1 - slice.n0, slice.k1 - slice.k0);
   const int64_t width = raw_dtype_bits(grid.view.tensor->dtype) / 8;
   if (by_group_id(quant)) cells.columns = target.scale_row_bytes / width;
+  // Groups as they are stored, which is the usual case: a row at a time.
+  const bool whole_rows = grid.view.column_stride == 1 && !by_group_id(quant) &&
+                          cells.group_k == grid.group_k && slice.k0 % grid.group_k == 0;
   for (int64_t r = 0; r < cells.rows; ++r) {
     const int64_t row = (slice.n0 + r * cells.group_n + grid.first_row) / grid.group_n;
     std::byte* to = target.scale + r * target.scale_row_bytes;
+    if (whole_rows) {
+      std::memcpy(to, grid.view.at(row, slice.k0 / grid.group_k),
+                  static_cast<size_t>(cells.columns * width));
+      continue;
+    }
     for (int64_t c = 0; c < cells.columns; ++c) {
       const int64_t column = by_group_id(quant) ? c : (slice.k0 + c * cells.group_k) / grid.group_k;
       std::memcpy(to + c * width, grid.view.at(row, column), static_cast<size_t>(width));

@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-#include "numeric/float_formats.h"
+#include "canonical/format_parts.h"
 
 namespace perch {
 namespace {
@@ -236,22 +236,14 @@ std::string router_parent(const std::string& layer) {
 }
 
 Result<std::vector<float>> read_floats(const RawTensor& tensor) {
-  const int64_t width = raw_dtype_bits(tensor.dtype) / 8;
-  std::vector<float> values(static_cast<size_t>(width > 0 ? tensor.bytes / width : 0));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const std::byte* element = tensor.data + static_cast<int64_t>(i) * width;
-    uint16_t half = 0;
-    if (tensor.dtype == RawDtype::kF32) {
-      std::memcpy(&values[i], element, sizeof(float));
-    } else if (tensor.dtype == RawDtype::kBF16 || tensor.dtype == RawDtype::kF16) {
-      std::memcpy(&half, element, sizeof(half));
-      values[i] = tensor.dtype == RawDtype::kBF16 ? numeric::f32_from_bf16(half)
-                                                  : numeric::f32_from_f16(half);
-    } else {
-      return invalid_argument(fmt::format("tensor \"{}\": dtype: got {}; want F32, F16 or BF16",
-                                          tensor.name, raw_dtype_name(tensor.dtype)));
-    }
+  if (!is_float_dtype(tensor.dtype)) {
+    return invalid_argument(fmt::format("tensor \"{}\": dtype: got {}; want F32, F16 or BF16",
+                                        tensor.name, raw_dtype_name(tensor.dtype)));
   }
+  const int64_t count = tensor.bytes / (raw_dtype_bits(tensor.dtype) / 8);
+  const RawView column{&tensor, 0, count, 1, 1, 1};
+  std::vector<float> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = float_at(column, i, 0);
   return values;
 }
 

@@ -119,8 +119,7 @@ bool same_scheme(const Scheme& a, const Scheme& b) {
   return a.quantized == b.quantized && a.format == b.format && a.bits == b.bits &&
          a.is_float == b.is_float && a.symmetric == b.symmetric && a.strategy == b.strategy &&
          a.group == b.group && a.block_n == b.block_n && a.block_k == b.block_k &&
-         a.act_order == b.act_order && a.act.dtype == b.act.dtype && a.act.mode == b.act.mode &&
-         a.act.group == b.act.group && a.act.scale_dtype == b.act.scale_dtype;
+         a.act_order == b.act_order && same_act(a.act, b.act);
 }
 
 std::string print_scheme(const Scheme& scheme) {

@@ -21,12 +21,6 @@ struct Split {
   bool round_robin = false;  // expert e on rank e mod ep_size; else runs of experts
 };
 
-struct Range {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return end - begin; }
-};
-
 // Where a dimension may be cut. `group` elements share a scale; cutting finer than that repeats it,
 // down to `finest`, which divides group. Both 1: anywhere.
 struct Grain {

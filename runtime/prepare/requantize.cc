@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/checked.h"
 #include "numeric/decode.h"
 
 namespace perch {
@@ -13,43 +12,11 @@ namespace {
 
 using numeric::MatrixTensors;
 
-// What rounds a scale to its dtype, and where it is stored.
-float round_scale(uint32_t type, float scale) {
-  switch (type) {
-    case PERCH_TYPE_BF16:
-      return numeric::f32_from_bf16(numeric::bf16_from_f32(scale));
-    case PERCH_TYPE_F16:
-      return numeric::f32_from_f16(numeric::f16_from_f32(scale));
-    case PERCH_TYPE_E4M3FN:
-      return numeric::f32_from_e4m3(numeric::e4m3_from_f32(scale));
-    case PERCH_TYPE_E5M2:
-      return numeric::f32_from_e5m2(numeric::e5m2_from_f32(scale));
-    case PERCH_TYPE_E8M0:
-      return numeric::f32_from_e8m0(numeric::e8m0_ceil_from_f32(scale));
-    default:
-      return scale;
-  }
-}
-
-// `scale` is a value of the type already.
-void store_float(uint32_t type, float value, std::byte* array, int64_t index) {
-  const auto put = [&](auto code) {
-    std::memcpy(array + index * int64_t{sizeof(code)}, &code, sizeof(code));
-  };
-  switch (type) {
-    case PERCH_TYPE_BF16:
-      return put(numeric::bf16_from_f32(value));
-    case PERCH_TYPE_F16:
-      return put(numeric::f16_from_f32(value));
-    case PERCH_TYPE_E4M3FN:
-      return put(numeric::e4m3_from_f32(value));
-    case PERCH_TYPE_E5M2:
-      return put(numeric::e5m2_from_f32(value));
-    case PERCH_TYPE_E8M0:
-      return put(numeric::e8m0_ceil_from_f32(value));
-    default:
-      return put(value);
-  }
+// The value that is left of `value` in that type.
+float rounded(uint32_t type, float value) {
+  std::byte code[sizeof(float)];
+  numeric::store_float(type, value, code, 0);
+  return numeric::load_float(type, code, 0);
 }
 
 bool is_integer(uint32_t type) { return type >= PERCH_TYPE_INT1 && type <= PERCH_TYPE_INT8; }
@@ -107,12 +74,12 @@ Step integer_step(const perch_quant& quant, const Extent& extent) {
     const bool low_side = -extent.low >= extent.high;
     const float other = low_side ? extent.high : -extent.low;
     const float size = std::max(extent.absmax() / (top + 1.499F), other / (top + 0.499F));
-    step.scale = round_scale(quant.scale_dtype, low_side ? size : -size);
+    step.scale = rounded(quant.scale_dtype, low_side ? size : -size);
     step.zero = static_cast<uint8_t>(1 << (bits - 1));
     return step;
   }
   const float codes = static_cast<float>((1 << bits) - 1);
-  step.scale = round_scale(quant.scale_dtype, (extent.high - extent.low) / codes);
+  step.scale = rounded(quant.scale_dtype, (extent.high - extent.low) / codes);
   if (step.scale == 0.0F) step.scale = 1.0F;
   step.zero =
       static_cast<uint8_t>(std::clamp(std::nearbyint(-extent.low / step.scale), 0.0F, codes));
@@ -124,35 +91,14 @@ Step float_step(const perch_quant& quant, const Extent& extent, float scale2) {
   Step step;
   if (extent.absmax() == 0.0F) return step;
   const float wanted = extent.absmax() / (largest_value(quant.weight) * scale2);
-  step.scale = round_scale(quant.scale_dtype, wanted);
+  step.scale = rounded(quant.scale_dtype, wanted);
   // A group far below the matrix' largest: its scale rounds to 0 and so do its weights.
   return step;
 }
 
-// How the scales of a matrix lie over it.
-struct ScaleLayout {
-  int64_t rows = 1, columns = 1;     // cells
-  int64_t group_n = 1, group_k = 1;  // elements of a cell
-};
-
-ScaleLayout scale_layout(const perch_quant& quant, int64_t n, int64_t k) {
-  switch (quant.scale_kind) {
-    case PERCH_SCALE_CHANNEL:
-      return {n, 1, 1, k};
-    case PERCH_SCALE_GROUP:
-      return {n, ceil_div(k, quant.group_k), 1, quant.group_k};
-    case PERCH_SCALE_BLOCK:
-      return {ceil_div(n, quant.group_n), ceil_div(k, quant.group_k), quant.group_n, quant.group_k};
-    default:
-      return {1, 1, n, k};
-  }
-}
-
 std::byte* data_of(CanonicalExpert* expert, const std::string& name) {
-  for (CanonicalTensor& tensor : expert->tensors) {
-    if (tensor.spec.name == name) return tensor.data.data();
-  }
-  return nullptr;
+  CanonicalTensor* tensor = expert->find(name);
+  return tensor == nullptr ? nullptr : tensor->data.data();
 }
 
 // One matrix on its way from one format to the other.
@@ -167,18 +113,12 @@ struct Conversion {
 Conversion decode(const CanonicalExpert& expert, const std::string& name, const perch_quant& from,
                   const perch_quant& to, std::pair<int64_t, int64_t> size, bool gated) {
   Conversion result{from, to, size.first, size.second, {}};
-  const auto find = [&](const char* suffix) -> const std::byte* {
+  const auto find = [&](const char* suffix) -> const void* {
     const CanonicalTensor* tensor = expert.find(name + suffix);
     return tensor == nullptr ? nullptr : tensor->data.data();
   };
-  MatrixTensors tensors;
-  tensors.w = find("");
-  tensors.scale = find(".scale");
-  tensors.scale2 = reinterpret_cast<const float*>(find(".scale2"));
-  tensors.zero = find(".zero");
-  tensors.offset = reinterpret_cast<const float*>(find(".offset"));
-  tensors.lut = reinterpret_cast<const float*>(find(".lut"));
-  const auto* g_idx = reinterpret_cast<const int32_t*>(find(".g_idx"));
+  MatrixTensors tensors = numeric::matrix_tensors(find);
+  const int32_t* g_idx = tensors.g_idx;
   result.values.resize(static_cast<size_t>(result.n * result.k));
   for (int64_t row = 0; row < result.n; ++row) {
     const bool up = gated && row >= result.n / 2;
@@ -198,9 +138,9 @@ void measure(float weight, float kept, RequantError* error) {
 // 16- and 32-bit targets: one rounding each.
 void encode_floats(const Conversion& matrix, std::byte* codes, RequantError* error) {
   for (size_t i = 0; i < matrix.values.size(); ++i) {
-    const float kept = round_scale(matrix.to.weight, matrix.values[i]);
-    store_float(matrix.to.weight, kept, codes, static_cast<int64_t>(i));
-    measure(matrix.values[i], kept, error);
+    const auto at = static_cast<int64_t>(i);
+    numeric::store_float(matrix.to.weight, matrix.values[i], codes, at);
+    measure(matrix.values[i], numeric::load_float(matrix.to.weight, codes, at), error);
   }
 }
 
@@ -245,7 +185,7 @@ void encode(const Conversion& matrix, const std::string& name, CanonicalExpert* 
     if (whole.absmax() > 0.0F) scale2 = whole.absmax() / range;
     std::memcpy(data_of(out, name + ".scale2"), &scale2, sizeof(scale2));
   }
-  const ScaleLayout cells = scale_layout(matrix.to, matrix.n, matrix.k);
+  const ScaleCells cells = scale_cells(matrix.to, matrix.n, matrix.k);
   auto* codes = reinterpret_cast<uint8_t*>(data_of(out, name));
   std::byte* scales = data_of(out, name + ".scale");
   auto* zeros = reinterpret_cast<uint8_t*>(data_of(out, name + ".zero"));
@@ -261,7 +201,7 @@ void encode(const Conversion& matrix, const std::string& name, CanonicalExpert* 
       }
       const Step step = is_integer(matrix.to.weight) ? integer_step(matrix.to, extent)
                                                      : float_step(matrix.to, extent, scale2);
-      store_float(matrix.to.scale_dtype, step.scale, scales, r * cells.columns + c);
+      numeric::store_float(matrix.to.scale_dtype, step.scale, scales, r * cells.columns + c);
       if (zeros != nullptr) zeros[r * cells.columns + c] = step.zero;
       encode_cell(matrix, step, scale2, rows, columns, codes, error);
     }

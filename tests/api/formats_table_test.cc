@@ -5,8 +5,8 @@
 // Loads: the canonical tensors decode to the writer's values, bit for bit. Parallel: the ranks'
 // outputs sum to the whole's exactly, as all products and sums are small whole numbers of halves.
 #include <algorithm>
-#include <filesystem>
 
+#include "../abi/shell.h"
 #include "api_rig.h"
 #include "checkpoint_rig.h"
 #include "numeric/decode.h"
@@ -16,21 +16,6 @@ namespace perch::test {
 namespace {
 
 constexpr StoredSizes kSizes{4, 2, 64, 128};
-
-class Scratch {
- public:
-  Scratch() {
-    path_ = testing::TempDir() + "perch_formats_XXXXXX";
-    EXPECT_NE(mkdtemp(path_.data()), nullptr);
-  }
-  ~Scratch() { std::filesystem::remove_all(path_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Inputs stay as they are: what quantizing them loses would not be the same on every rank.
 perch_runtime* exact_runtime() {
@@ -45,12 +30,8 @@ std::vector<float> decoded(const TensorMap& tensors, const std::string& name,
     const auto found = tensors.find(name + suffix);
     return found == tensors.end() ? nullptr : found->second.bytes.data();
   };
-  numeric::MatrixTensors parts;
-  parts.w = find("");
-  parts.scale = find(".scale");
-  parts.scale2 = static_cast<const float*>(find(".scale2"));
-  parts.zero = find(".zero");
-  const auto* g_idx = static_cast<const int32_t*>(find(".g_idx"));
+  numeric::MatrixTensors parts = numeric::matrix_tensors(find);
+  const int32_t* g_idx = parts.g_idx;
   const int64_t n = config.rows(matrix);
   const int64_t k = config.columns(matrix);
   std::vector<float> values(static_cast<size_t>(n * k));
@@ -190,7 +171,7 @@ bool is_stored(const StoredFormat& format, const StoredLayout& layout) {
 }
 
 std::string table_row(const StoredFormat& format, const StoredLayout& layout) {
-  const Scratch scratch;
+  const TempDir scratch;
   const StoredModel stored = store_model(format, layout, kSizes, 7);
   stored.write(scratch.path());
   std::string row = format.name + " | " + layout.name + " | ";

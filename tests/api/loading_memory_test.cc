@@ -3,27 +3,15 @@
 #include <malloc.h>
 
 #include <atomic>
-#include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "../abi/shell.h"
 #include "api_rig.h"
 #include "checkpoint_rig.h"
 
 namespace perch::test {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr MoeSizes kSizes{24, 2, 512, 768};
 
@@ -66,27 +54,8 @@ class PeakWatch {
 class LoadingMemory : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    path_ = testing::TempDir() + "perch_memory_XXXXXX";
-    ASSERT_NE(mkdtemp(path_.data()), nullptr);
-    Checkpoint checkpoint;
-    checkpoint.config = moe_config_json("qwen3_moe", kSizes);
-    checkpoint.config["quantization_config"] = packed_config(4, "group", 32);
-    std::mt19937 rng(3);
-    for (uint32_t e = 0; e < kSizes.experts; ++e) {
-      const std::string expert = "model.layers.0.mlp.experts." + std::to_string(e) + ".";
-      const auto put = [&](const char* part, int64_t n, int64_t k) {
-        std::vector<int> codes(static_cast<size_t>(n * k));
-        for (int& code : codes) code = static_cast<int>(rng() % 16) - 8;
-        const std::vector<float> scales(static_cast<size_t>(n * k / 32), 0.25F);
-        store_packed(expert + part, 4, n, k, codes, scales, &checkpoint);
-      };
-      put("gate_proj", kSizes.intermediate, kSizes.hidden);
-      put("up_proj", kSizes.intermediate, kSizes.hidden);
-      put("down_proj", kSizes.hidden, kSizes.intermediate);
-    }
-    checkpoint.write(path_);
+    packed_moe(kSizes, 4, 32, 3, [](std::mt19937&) { return 0.25F; }).write(directory_.path());
   }
-  void TearDown() override { std::filesystem::remove_all(path_); }
 
   // One expert's canonical tensors.
   static int64_t expert_bytes() {
@@ -94,12 +63,13 @@ class LoadingMemory : public ::testing::TestWithParam<const char*> {
     return weights / 2 + weights / 32 * 4;
   }
   json loaded(const perch_model_opts& opts) const {
-    const perch_host::Model model = open_directory(shared_runtime(GetParam()), path_, opts);
+    const perch_host::Model model =
+        open_directory(shared_runtime(GetParam()), directory_.path(), opts);
     const perch_host::Layer layer = perch_host::make_layer(model, 0);
     return json::parse(perch_host::json(perch_layer_explain, layer.get()))["load"];
   }
 
-  std::string path_;
+  TempDir directory_;
 };
 
 // The bound that a host can plan with: 1.15 of what the backend holds, and two experts on their
@@ -107,7 +77,8 @@ class LoadingMemory : public ::testing::TestWithParam<const char*> {
 TEST_P(LoadingMemory, StaysNearThePackedBytes) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory is counted too";
   const perch_model_opts opts = model_opts();
-  const perch_host::Model model = open_directory(shared_runtime(GetParam()), path_, opts);
+  const perch_host::Model model =
+      open_directory(shared_runtime(GetParam()), directory_.path(), opts);
   malloc_trim(0);  // what earlier tests freed would be taken again unseen
   PeakWatch watch;
   const perch_host::Layer layer = perch_host::make_layer(model, 0);

@@ -18,26 +18,9 @@ class SplitTest : public ::testing::TestWithParam<Row> {
     if (!GetParam().int4) {
       return store(Storage::kP, kSizes, random_weights(kSizes, 11, integers));
     }
-    Checkpoint checkpoint;
-    checkpoint.config = moe_config_json("qwen3_moe", kSizes);
-    checkpoint.config["quantization_config"] = packed_config(4, "group", 4);
-    std::mt19937 rng(5);
-    for (uint32_t e = 0; e < kSizes.experts; ++e) {
-      const std::string expert = "model.layers.0.mlp.experts." + std::to_string(e) + ".";
-      const auto put = [&](const char* part, int64_t n, int64_t k) {
-        std::vector<int> codes(static_cast<size_t>(n * k));
-        for (int& code : codes) code = static_cast<int>(rng() % 16) - 8;
-        std::vector<float> scales(static_cast<size_t>(n * k / 4));
-        for (float& scale : scales) {
-          scale = integers ? 1.0F : static_cast<float>(rng() % 64 + 1) / 256;
-        }
-        store_packed(expert + part, 4, n, k, codes, scales, &checkpoint);
-      };
-      put("gate_proj", 24, 16);
-      put("up_proj", 24, 16);
-      put("down_proj", 16, 24);
-    }
-    return checkpoint;
+    return packed_moe(kSizes, 4, 4, 5, [&](std::mt19937& rng) {
+      return integers ? 1.0F : static_cast<float>(rng() % 64 + 1) / 256;
+    });
   }
 
   // The rank's output in f32.

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "stored_formats.h"
+#include "write_safetensors.h"
 
 namespace perch::test {
 
@@ -84,23 +85,10 @@ struct StoredModel {
     if (!hf_quant_config.is_null()) {
       std::ofstream(directory + "/hf_quant_config.json") << hf_quant_config.dump();
     }
-    nlohmann::json header = nlohmann::json::object();
-    uint64_t offset = 0;
-    for (const auto& [name, part] : tensors) {
-      header[name] = {{"dtype", part.dtype},
-                      {"shape", part.shape},
-                      {"data_offsets", {offset, offset + part.bytes.size()}}};
-      offset += part.bytes.size();
-    }
-    const std::string text = header.dump();
-    const uint64_t length = text.size();
-    std::ofstream file(directory + "/model.safetensors", std::ios::binary);
-    file.write(reinterpret_cast<const char*>(&length), 8);
-    file << text;
-    for (const auto& [name, part] : tensors) {
-      file.write(reinterpret_cast<const char*>(part.bytes.data()),
-                 static_cast<std::streamsize>(part.bytes.size()));
-    }
+    std::vector<FileTensor> rows;
+    for (const auto& [name, part] : tensors)
+      rows.push_back({name, part.dtype, part.shape, &part.bytes});
+    write_safetensors(directory + "/model.safetensors", rows);
   }
 };
 

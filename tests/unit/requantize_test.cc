@@ -44,15 +44,11 @@ Converted convert(int64_t n, int64_t k, const std::string& format,
   Result<CanonicalExpert> expert = requantize(f32_expert(from, values), from, *to, &result.error);
   EXPECT_TRUE(expert.ok()) << expert.status().message();
   result.expert = std::move(*expert);
-  numeric::MatrixTensors tensors;
-  const auto find = [&](const char* name) -> const void* {
-    const CanonicalTensor* tensor = result.expert.find(name);
-    return tensor == nullptr ? nullptr : tensor->data.data();
-  };
-  tensors.w = find("w");
-  tensors.scale = find("w.scale");
-  tensors.scale2 = static_cast<const float*>(find("w.scale2"));
-  tensors.zero = find("w.zero");
+  const numeric::MatrixTensors tensors =
+      numeric::matrix_tensors([&](const std::string& suffix) -> const void* {
+        const CanonicalTensor* tensor = std::as_const(result.expert).find("w" + suffix);
+        return tensor == nullptr ? nullptr : tensor->data.data();
+      });
   result.values.resize(values.size());
   for (int64_t row = 0; row < n; ++row) {
     numeric::decode_weight_row(to->first(), tensors, k, row, result.values.data() + row * k);
