@@ -55,7 +55,8 @@ inline const std::vector<FixtureRow>& fixtures() {
       {"qwen3_moe", 'P'},       {"mixtral", 'P'},      {"deepseek_v3", 'P'},
       {"nemotron_h", 'G'},      {"gpt_oss_bf16", 'I'}, {"qwen3_vl_moe_v4", 'T'},
       {"qwen3_vl_moe_v5", 'F'}, {"qwen3_5_moe", 'F'},  {"granite_moe", 'F'},
-      {"llama4", 'T'},          {"ct_int4", 'Q'},      {"ct_int4_asym", 'Q'}};
+      {"llama4", 'T'},          {"ct_int4", 'Q'},      {"ct_int4_asym", 'Q'},
+      {"step3p5", 'S'}};
   return kRows;
 }
 
@@ -79,7 +80,6 @@ inline const std::vector<FixtureRow>& model_fixtures() {
                                                 {"granitemoeshared", 'F'},
                                                 {"nemotron_h_latent", 'G'},
                                                 {"deepseek_v4", 'P'},
-                                                {"step3p5", 'S'},
                                                 {"longcat_flash", 'P'},
                                                 {"kimi_linear", 'P'}};
   return kRows;

@@ -279,9 +279,7 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_compare(
 #define PERCH_ROUTE_SPARSEMIXER 5u
 #define PERCH_ROUTE_SQRT_SOFTPLUS 6u /* as SIGMOID, with s = sqrt(ln(1 + exp x)) */
 
-#define PERCH_ROUTE_RENORMALIZE                                    \
-  0x1u /* divide the chosen weights by max(sum + sum_add, sum_min) \
-        */
+#define PERCH_ROUTE_RENORMALIZE 0x1u /* divide the weights by max(sum + sum_add, sum_min) */
 
 #define PERCH_ROUTE_GROUP_TOP2 0u /* a group's score: the sum of its two largest s + bias */
 #define PERCH_ROUTE_GROUP_MAX 1u  /* its largest */
