@@ -1,5 +1,8 @@
 // `perch bench`: the machine's limits, the arithmetic of floors and shares, what it prints and
 // refuses. No time is tested: machines are shared.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "bench/limits/floor.h"
@@ -43,26 +46,39 @@ TEST(LimitLoops, ReadEveryByteOnce) {
   }
 }
 
+using BestGflops = std::map<std::string, double>;
+
+// Why two loops do not stand in [low, high] to each other, or nothing.
+std::string ratio_error(const BestGflops& best, const char* fast, const char* slow, double low,
+                        double high) {
+  if (best.count(fast) == 0 || best.count(slow) == 0) return "";
+  const double ratio = best.at(fast) / best.at(slow);
+  if (ratio > low && ratio < high) return "";
+  return fmt::format("{} to {}: got {}; want {} to {}\n", fast, slow, ratio, low, high);
+}
+
 // One f32 FMA per lane, two bf16 products, four int8 products: 1 : 2 : 4 where each instruction has
 // the same throughput. bf16's is a quarter of that on Sapphire Rapids, and int8's more than four
-// times f32's where the clock drops under f32. Best passes: a median is anybody's here.
+// times f32's where the clock drops under f32. A neighbour can slow either loop for seconds, so
+// the best passes of some rounds count, and a sanitizer's build counts its own checks.
 TEST(LimitLoops, StandInTheRatioOfTheirInstructions) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer slows the loops unevenly";
   auto machine = MachineLimits::open(1, "");
   ASSERT_TRUE(machine.ok()) << machine.status().message();
-  std::map<std::string, double> best;
-  for (const auto& loop : (*machine)->measure_all()) {
-    best[loop.set->isa + std::string(" ") + perch_bench::dot_class_name(loop.dot)] =
-        loop.limit.best_gflops;
+  BestGflops best;
+  std::string errors = "not measured";
+  for (int round = 0; round < 10 && !errors.empty(); ++round) {
+    for (const auto& loop : (*machine)->measure_all()) {
+      double& entry =
+          best[loop.set->isa + std::string(" ") + perch_bench::dot_class_name(loop.dot)];
+      entry = std::max(entry, loop.limit.best_gflops);
+    }
+    errors = ratio_error(best, "avx512_vnni int8", "avx512 f32", 2.6, 6) +
+             ratio_error(best, "avx512_bf16 bf16", "avx512 f32", 0.3, 3) +
+             ratio_error(best, "avx2 int8", "avx2 f32", 1, 3.5) +
+             ratio_error(best, "avx512 f32", "avx2 f32", 0.6, 3);
   }
-  const auto expect_ratio = [&](const char* fast, const char* slow, double low, double high) {
-    if (best.count(fast) == 0 || best.count(slow) == 0) return;
-    EXPECT_GT(best[fast] / best[slow], low) << fast << " to " << slow;
-    EXPECT_LT(best[fast] / best[slow], high) << fast << " to " << slow;
-  };
-  expect_ratio("avx512_vnni int8", "avx512 f32", 2.6, 6);
-  expect_ratio("avx512_bf16 bf16", "avx512 f32", 0.3, 3);
-  expect_ratio("avx2 int8", "avx2 f32", 1, 3.5);
-  expect_ratio("avx512 f32", "avx2 f32", 0.6, 3);
+  EXPECT_EQ(errors, "");
 }
 
 TEST(MachineLimits, RefusesALevelThatItDoesNotKnow) {
