@@ -48,6 +48,7 @@ struct perch_layer {
   perch_runtime* runtime;
   perch::LayerState state;
   std::string recipe;
+  std::optional<perch::LoadReport> load;  // of a layer from a checkpoint
 };
 
 struct perch_layer_builder {
@@ -60,6 +61,7 @@ struct perch_model {
   perch_runtime* runtime = nullptr;
   perch::CanonicalModel model;
   std::string backend;  // the only one allowed, or ""
+  std::string requant;  // the weight format for all layers, or ""
 };
 
 namespace perch {
@@ -153,8 +155,7 @@ Result<perch_layer*> make_layer(perch_runtime* runtime, Selection selection, Pre
 // select_backend under the registry's lock.
 Result<Selection> select_in(perch_runtime* runtime, const SelectRequest& request);
 
-// Selects for `config`, and says so where the choice is a fallback. Fails when nothing fits.
-Result<Selection> choose(perch_runtime* runtime, const LayerConfig& config,
-                         const std::string& model_type, const std::string& only);
+// Selects, and says so where the choice is a fallback. Fails when nothing fits.
+Result<Selection> choose(perch_runtime* runtime, const SelectRequest& request);
 
 }  // namespace perch

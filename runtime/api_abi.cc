@@ -50,9 +50,8 @@ Result<Selection> select_in(perch_runtime* runtime, const SelectRequest& request
   return select_backend(runtime->config, runtime->registry, request);
 }
 
-Result<Selection> choose(perch_runtime* runtime, const LayerConfig& config,
-                         const std::string& model_type, const std::string& only) {
-  PERCH_ASSIGN_OR_RETURN(Selection selection, select_in(runtime, {&config, model_type, only}));
+Result<Selection> choose(perch_runtime* runtime, const SelectRequest& request) {
+  PERCH_ASSIGN_OR_RETURN(Selection selection, select_in(runtime, request));
   if (!selection.found) {
     const Status status = no_candidate_status(selection);
     // perch_error holds the beginning of a long list; the log has it whole.
@@ -62,9 +61,9 @@ Result<Selection> choose(perch_runtime* runtime, const LayerConfig& config,
     return status;
   }
   if (selection.fallback) {
-    runtime->log.write(
-        PERCH_LOG_WARN, "select",
-        fmt::format("layer '{}': fallback to {}", config.name(), selection.chosen()->backend));
+    runtime->log.write(PERCH_LOG_WARN, "select",
+                       fmt::format("layer '{}': fallback to {}", selection.config.name(),
+                                   selection.chosen()->backend));
   }
   return selection;
 }

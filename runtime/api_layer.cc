@@ -21,6 +21,16 @@ std::span<const perch_named_tensor> span_of(const perch_named_tensor* tensors, u
   return {tensors, tensors == nullptr ? 0 : count};
 }
 
+// A layer whose tensors the host hands over: they must be in the format that the backend gets.
+Result<Selection> choose_for_host(perch_runtime* runtime, const LayerConfig& config) {
+  PERCH_ASSIGN_OR_RETURN(Selection selection, choose(runtime, {&config, "", "", ""}));
+  if (selection.requant.empty()) return selection;
+  return unsupported(fmt::format(
+      "layer '{}': got requant \"{}\" by {}; want it for a model's layers only, or the tensors "
+      "converted by the host",
+      config.name(), selection.requant, selection.rule));
+}
+
 Result<Prepared> prepare_stacked(const Selection& selection, const Candidate& candidate,
                                  std::span<const perch_named_tensor> tensors,
                                  const perch_stream& stream) {
@@ -45,7 +55,7 @@ Status create_layer(perch_runtime* runtime, const perch_layer_config* given,
     return null_argument(kFunction, runtime == nullptr ? "runtime" : "layer");
   }
   PERCH_ASSIGN_OR_RETURN(const LayerConfig config, read_config(given, kFunction));
-  PERCH_ASSIGN_OR_RETURN(Selection selection, choose(runtime, config, "", ""));
+  PERCH_ASSIGN_OR_RETURN(Selection selection, choose_for_host(runtime, config));
   const perch_stream on = stream_or_cpu(stream, config.abi().device);
   PERCH_ASSIGN_OR_RETURN(
       *out, make_layer(runtime, std::move(selection), [&](const Selection& s, const Candidate& c) {
@@ -63,7 +73,7 @@ Status begin_layer(perch_runtime* runtime, const perch_layer_config* given,
   PERCH_ASSIGN_OR_RETURN(const LayerConfig config, read_config(given, kFunction));
   auto builder = std::make_unique<perch_layer_builder>();
   builder->runtime = runtime;
-  PERCH_ASSIGN_OR_RETURN(builder->selection, choose(runtime, config, "", ""));
+  PERCH_ASSIGN_OR_RETURN(builder->selection, choose_for_host(runtime, config));
   PERCH_ASSIGN_OR_RETURN(builder->preparation,
                          Preparation::begin(*builder->selection.chosen(), builder->selection.config,
                                             stream_or_cpu(stream, config.abi().device)));
@@ -216,7 +226,7 @@ perch_status perch_select(perch_runtime* runtime, const perch_layer_config* conf
     PERCH_ASSIGN_OR_RETURN(const perch::LayerConfig checked,
                            perch::read_config(config, "perch_select"));
     PERCH_ASSIGN_OR_RETURN(const perch::Selection selection,
-                           perch::select_in(runtime, {&checked, "", ""}));
+                           perch::select_in(runtime, {&checked, "", "", ""}));
     return perch::copy_json(perch::selection_json(selection).dump(
                                 -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
                             json, capacity, needed);
@@ -276,10 +286,14 @@ perch_status perch_layer_explain(perch_layer* layer, char* json, uint64_t capaci
                                  uint64_t* needed, perch_error* error) {
   return perch::guarded_call(error, "perch_layer_explain", [&]() -> perch::Status {
     if (layer == nullptr) return perch::null_argument("perch_layer_explain", "layer");
+    nlohmann::ordered_json document = perch::selection_json(layer->state.selection);
+    if (layer->load) {
+      document["load"] = {{"bytes_read", layer->load->bytes_read},
+                          {"seconds", layer->load->seconds}};
+    }
     return perch::copy_json(
-        perch::selection_json(layer->state.selection)
-            .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
-        json, capacity, needed);
+        document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), json,
+        capacity, needed);
   });
 }
 

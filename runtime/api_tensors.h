@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "canonical/canonical_layer.h"
+#include "canonical/read_expert.h"
 #include "checkpoint/checkpoint.h"
 #include "perch/runtime.h"
 
@@ -34,9 +34,9 @@ std::optional<RawDtype> raw_dtype_of(DLDataType dtype);
 }  // namespace perch
 
 struct perch_tensors {
-  perch::Checkpoint file;                         // of perch_tensors_open
-  std::vector<perch::CanonicalTensor> canonical;  // of perch_model_tensors
-  perch::TensorList list;                         // views on one of the two
+  perch::Checkpoint file;            // of perch_tensors_open
+  perch::CanonicalExpert canonical;  // of perch_model_tensors
+  perch::TensorList list;            // views on one of the two
 };
 
 struct perch_tensor {

@@ -5,5 +5,6 @@
 // then needs libc alone, and no host's C++ runtime can clash with it), and the one libc datum that
 // is left is defined here. 0 means "there may be several threads", which is always true enough: it
 // keeps reference counts atomic.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): libc's name
 extern "C" __attribute__((visibility("hidden"))) char __libc_single_threaded;
-char __libc_single_threaded = 0;
+char __libc_single_threaded = 0;  // NOLINT(bugprone-reserved-identifier)

@@ -256,8 +256,10 @@ void register_check(CLI::App* app, CommonOptions* common, Handler* handler) {
       ->check(CLI::PositiveNumber);
   command->add_option("--timeout", options->timeout_s, "seconds that one check may take [60]")
       ->check(CLI::PositiveNumber);
-  command->add_option("--shrink-seconds", options->shrink_s,
-                      "seconds to spend on making a failure small [20]");
+  command
+      ->add_option("--shrink-seconds", options->shrink_s,
+                   "seconds to spend on making a failure small [20]")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--regressions", options->regressions,
                       "directory for a file per failure, which --suite reads");
   command->add_flag("--no-isolate", options->no_isolate,

@@ -29,6 +29,10 @@ void add_model_options(CLI::App* app, ModelOptions* options) {
   app->add_option("--prefer", options->prefer, "promises that rank higher")->delimiter(',');
   app->add_option("--tp", options->tp, "this tensor-parallel rank of so many: R/N");
   app->add_option("--ep", options->ep, "this expert-parallel rank of so many: R/N");
+  app->add_option("--placement", options->placement, "of experts on ranks")
+      ->check(CLI::IsMember({"linear", "round-robin"}));
+  app->add_option("--requant", options->requant,
+                  "convert weights to this format, with loss: int4g32:bf16");
   app->add_option("--orientation", options->orientation, "of fused experts")
       ->check(CLI::IsMember({"auto", "native", "transposed"}));
   app->add_option("--dtype", options->dtype, "of input and output (default: the checkpoint's)")
@@ -98,6 +102,8 @@ perch_host::Model open_model(const perch_host::Runtime& runtime, const ModelOpti
   opts.struct_size = sizeof(opts);
   parse_rank(options.tp, "--tp", &opts.tp_rank, &opts.tp_size);
   parse_rank(options.ep, "--ep", &opts.ep_rank, &opts.ep_size);
+  if (options.placement == "round-robin") opts.placement = PERCH_PLACEMENT_ROUND_ROBIN;
+  opts.requant = options.requant.empty() ? nullptr : options.requant.c_str();
   if (options.orientation == "native") opts.orientation = PERCH_ORIENTATION_NATIVE;
   if (options.orientation == "transposed") opts.orientation = PERCH_ORIENTATION_TRANSPOSED;
   opts.in_dtype = dtype_of(options.dtype);

@@ -43,7 +43,9 @@ struct ModelOptions {
   std::vector<std::string> prefer;
   std::string tp;  // "R/N"
   std::string ep;
+  std::string placement = "linear";
   std::string orientation = "auto";
+  std::string requant;    // weight format to convert to; "" = as stored
   std::string dtype;      // of x and y: f32, f16, bf16; "" = the checkpoint's
   std::string out_dtype;  // of y alone
   long long max_tokens = 0;

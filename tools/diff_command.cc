@@ -130,7 +130,7 @@ class DiffRun {
   void take(CaseOutcome outcome, const std::string& reproducer);
   void explain(const CaseOutcome& outcome, const std::string& reproducer,
                const CheckResult& smallest);
-  void take_case(size_t i, CheckResult result);
+  void take_case(size_t i, const CheckResult& result);
   void show_progress(const std::string& text);
   void name_kernel(const Job& job, perch::Case* problem) const;
 
@@ -173,9 +173,8 @@ void DiffRun::run_model() {
 
 void DiffRun::run_cases(const std::vector<SuiteLine>& lines) {
   for (const SuiteLine& line : lines) make_jobs(line);
-  perch_check::run_jobs(jobs_, job_options_, [&](size_t i, std::vector<CheckResult> results) {
-    take_case(i, std::move(results.front()));
-  });
+  const auto take = [&](size_t i, const auto& results) { take_case(i, results.front()); };
+  perch_check::run_jobs(jobs_, job_options_, take);
 }
 
 // The side's answer. A query_support that fails or crashes is the row's failure: nullopt then.
@@ -255,7 +254,7 @@ void DiffRun::skip(const SuiteLine& line, bool a_refuses, bool b_refuses, const 
   take(std::move(outcome), "");
 }
 
-void DiffRun::take_case(size_t i, CheckResult result) {
+void DiffRun::take_case(size_t i, const CheckResult& result) {
   CaseOutcome& outcome = report_.rows.cases[job_rows_[i]];
   outcome.checks = {result};
   perch_check::settle(&outcome);
@@ -335,6 +334,8 @@ std::string DiffRun::model_reproducer(const std::string& layer) const {
   const std::pair<const char*, std::string> given[] = {
       {"--tp", model.tp},
       {"--ep", model.ep},
+      {"--placement", model.placement == "linear" ? "" : model.placement},
+      {"--requant", model.requant},
       {"--orientation", model.orientation == "auto" ? "" : model.orientation},
       {"--dtype", model.dtype},
       {"--out-dtype", model.out_dtype},
@@ -368,11 +369,16 @@ void register_diff(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->add_option("CASE|MODEL", options->what,
                       "case lines, each in quotes; or one checkpoint directory");
   command->add_option("--suite", options->suite, "smoke, ci, nightly or a file [smoke]");
-  command->add_option("--jobs", options->jobs, "cases at once [one per core]");
-  command->add_option("--timeout", options->timeout_s,
-                      "seconds that one case, or one step of a layer, may take [60]");
-  command->add_option("--shrink-seconds", options->shrink_s,
-                      "seconds to spend on making a failure small [20]");
+  command->add_option("--jobs", options->jobs, "cases at once [one per core]")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--timeout", options->timeout_s,
+                   "seconds that one case, or one step of a layer, may take [60]")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--shrink-seconds", options->shrink_s,
+                   "seconds to spend on making a failure small [20]")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--no-isolate", options->no_isolate,
                     "run in this process: for a debugger; a crash ends the command");
   command->add_flag("--no-shrink", options->no_shrink, "report failures with their own case");
@@ -383,8 +389,8 @@ void register_diff(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->footer(kFooter);
   command->callback([=] {
     for (const char* option :
-         {"--layer", "--prefer", "--tp", "--ep", "--orientation", "--dtype", "--out-dtype",
-          "--allow-unexpected", "--tokens", "--seed", "--input"}) {
+         {"--layer", "--prefer", "--tp", "--ep", "--placement", "--requant", "--orientation",
+          "--dtype", "--out-dtype", "--allow-unexpected", "--tokens", "--seed", "--input"}) {
       if (command->count(option) > 0) options->model_only.emplace_back(option);
     }
     *handler = [=] { return DiffRun(*common, *options).run(); };

@@ -292,14 +292,14 @@ void diff_model(const DiffModel& diff, const std::function<void(CaseOutcome)>& d
     if (diff.isolate) {
       Child child([&](const Child::Say& say) { run_layers(diff, heard.ended, say); });
       const bool in_time = perch_check::listen(&child, diff.timeout_s, hear);
-      if (heard.failure) throw *heard.failure;
+      if (heard.failure) throw Failure(*heard.failure);
       if (heard.layers.empty()) {
         throw Failure(kExitFailed, fmt::format("{}: {}", heard.stage, child.epitaph()));
       }
       if (heard.ended < heard.layers.size()) heard.lose(in_time, diff.timeout_s, child);
     } else {
       run_layers(diff, 0, hear);
-      if (heard.failure) throw *heard.failure;
+      if (heard.failure) throw Failure(*heard.failure);
     }
   } while (heard.ended < heard.layers.size());
 }

@@ -20,6 +20,24 @@ std::string print_sizes(const ordered_json& layer) {
                      sizes["intermediate"].get<long long>());
 }
 
+// The line under the table for a layer with modules that the host runs beside it; "" for others.
+std::string print_neighbours(const ordered_json& layer) {
+  std::string text;
+  if (layer.contains("shared_expert")) {
+    const auto& shared = layer["shared_expert"];
+    text = " shared expert " + shared["module"].get<std::string>();
+    if (!shared["width"].is_null()) text += fmt::format(" I {}", shared["width"].get<long long>());
+    if (!shared["gate"].is_null()) text += " times sigmoid of " + shared["gate"].get<std::string>();
+  }
+  if (layer.contains("latent")) {
+    const auto& latent = layer["latent"];
+    text += fmt::format("{} latent {} of {} through {} and {}", text.empty() ? "" : ";",
+                        latent["width"].get<long long>(), latent["hidden"].get<long long>(),
+                        latent["down"].get<std::string>(), latent["up"].get<std::string>());
+  }
+  return text.empty() ? "" : layer["name"].get<std::string>() + ":" + text;
+}
+
 void print_people(const ordered_json& model, const std::vector<uint32_t>& indices) {
   std::cout << fmt::format("model_type {}, transformers_version {}\n\n",
                            model["model_type"].get<std::string>(),
@@ -36,6 +54,10 @@ void print_people(const ordered_json& model, const std::vector<uint32_t>& indice
                moe ? layer["routing"].get<std::string>() : ""});
   }
   table.print(std::cout);
+  for (const uint32_t index : indices) {
+    const std::string neighbours = print_neighbours(model["layers"][index]);
+    if (!neighbours.empty()) std::cout << "beside " << neighbours << "\n";
+  }
   for (const auto& warning : model["warnings"]) {
     std::cout << "warning: " << warning.get<std::string>() << "\n";
   }

@@ -19,16 +19,6 @@ uint32_t perch_type(DLDataType dtype) {
   return dtype.bits == 16 ? PERCH_TYPE_F16 : PERCH_TYPE_F32;
 }
 
-void store_float(uint32_t type, float value, std::byte* out) {
-  if (type == PERCH_TYPE_F32) {
-    std::memcpy(out, &value, sizeof(value));
-    return;
-  }
-  const uint16_t half =
-      type == PERCH_TYPE_BF16 ? numeric::bf16_from_f32(value) : numeric::f16_from_f32(value);
-  std::memcpy(out, &half, sizeof(half));
-}
-
 const DLTensor* find_tensor(const perch_tensors* tensors, const std::string& name) {
   const perch_named_tensor* found = perch_tensors_find(tensors, name.c_str());
   return found == nullptr ? nullptr : found->tensor;
@@ -48,8 +38,7 @@ std::vector<std::byte> convert_rows(const DLTensor& tensor, const std::string& n
   const int64_t count = tensor.shape[0] * columns;
   std::vector<std::byte> rows(static_cast<size_t>(count * type_bytes(type)));
   for (int64_t i = 0; i < count; ++i) {
-    store_float(type, numeric::load_float(from, tensor.data, i),
-                rows.data() + i * type_bytes(type));
+    numeric::store_float(type, numeric::load_float(from, tensor.data, i), rows.data(), i);
   }
   return rows;
 }
@@ -109,6 +98,28 @@ void make_routing(perch_model* model, uint32_t index, uint64_t seed, LayerInput*
   }
 }
 
+// Rows of tensor `name` or, without a file, of the seed. False: the file does not have it.
+bool make_rows(const InputOptions& options, const perch_tensors* tensors, const std::string& name,
+               int64_t width, uint32_t type, LayerInput* input) {
+  if (tensors != nullptr) {
+    const DLTensor* x = find_tensor(tensors, name);
+    if (x == nullptr) return false;
+    input->x = convert_rows(*x, name, width, type);
+    input->tokens = x->shape[0];
+    return true;
+  }
+  input->tokens = options.tokens;
+  input->x.resize(static_cast<size_t>(input->tokens * width * type_bytes(type)));
+  for (int64_t t = 0; t < input->tokens; ++t) {
+    for (int64_t k = 0; k < width; ++k) {
+      const float value =
+          hashed_unit(options.seed, 1, static_cast<uint64_t>(t), static_cast<uint64_t>(k));
+      numeric::store_float(type, value, input->x.data(), t * width + k);
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 int64_t input_width(const perch_layer_config& config) {
@@ -117,6 +128,13 @@ int64_t input_width(const perch_layer_config& config) {
 
 int64_t output_width(const perch_layer_config& config) {
   return config.kind == PERCH_KIND_MOE ? config.moe->hidden : config.linear->out_features;
+}
+
+int64_t router_width(perch_model* model, uint32_t index) {
+  const auto document = nlohmann::json::parse(perch_host::json(perch_model_inspect, model));
+  const auto& layer = document["layers"][index];
+  return layer.contains("latent") ? layer["latent"]["hidden"].get<int64_t>()
+                                  : input_width(*perch_model_layer_config(model, index));
 }
 
 int64_t type_bytes(uint32_t type) { return type == PERCH_TYPE_F32 ? 4 : 2; }
@@ -147,34 +165,34 @@ std::optional<LayerInput> make_input(perch_model* model, uint32_t index,
                                      const InputOptions& options, const perch_tensors* tensors) {
   const perch_layer_config& config = *perch_model_layer_config(model, index);
   const std::string layer = config.name;
-  const int64_t width = input_width(config);
   LayerInput input;
+  const bool there =
+      make_rows(options, tensors, layer + ".input", input_width(config), config.in_dtype, &input);
+  if (!there) return std::nullopt;
   if (tensors != nullptr) {
-    const DLTensor* x = find_tensor(tensors, layer + ".input");
-    if (x == nullptr) return std::nullopt;
-    input.x = convert_rows(*x, layer + ".input", width, config.in_dtype);
-    input.tokens = x->shape[0];
     if (options.expect) {
       input.expected = find_tensor(tensors, layer + ".output");
       if (input.expected == nullptr) wrong_tensor(layer + ".output", "the expected output");
     }
     if (config.kind == PERCH_KIND_MOE) read_routing(tensors, layer, config.moe->topk, &input);
-  } else {
-    input.tokens = options.tokens;
-    input.x.resize(static_cast<size_t>(input.tokens * width * type_bytes(config.in_dtype)));
-    for (int64_t t = 0; t < input.tokens; ++t) {
-      for (int64_t k = 0; k < width; ++k) {
-        const float value =
-            hashed_unit(options.seed, 1, static_cast<uint64_t>(t), static_cast<uint64_t>(k));
-        store_float(config.in_dtype, value,
-                    input.x.data() + (t * width + k) * type_bytes(config.in_dtype));
-      }
-    }
   }
   if (config.kind == PERCH_KIND_MOE && input.ids.empty()) {
     make_routing(model, index, options.seed, &input);
   }
   return input;
+}
+
+std::optional<LayerInput> make_router_input(perch_model* model, uint32_t index,
+                                            const InputOptions& options,
+                                            const perch_tensors* tensors) {
+  const perch_layer_config& config = *perch_model_layer_config(model, index);
+  const std::string layer = config.name;
+  LayerInput input;
+  const int64_t width = router_width(model, index);
+  const std::string name =
+      layer + (width == input_width(config) ? std::string(".input") : ".router_input");
+  const bool there = make_rows(options, tensors, name, width, config.in_dtype, &input);
+  return there ? std::optional(std::move(input)) : std::nullopt;
 }
 
 }  // namespace perch_command

@@ -34,6 +34,13 @@ void add_input_options(CLI::App* app, InputOptions* options, const std::string& 
 std::optional<LayerInput> make_input(perch_model* model, uint32_t index,
                                      const InputOptions& options, const perch_tensors* tensors);
 
+// What the layer's router sees, x alone: of another width than the experts' input where they work
+// in a latent space, and then <layer>.router_input of the file.
+std::optional<LayerInput> make_router_input(perch_model* model, uint32_t index,
+                                            const InputOptions& options,
+                                            const perch_tensors* tensors);
+
+int64_t router_width(perch_model* model, uint32_t index);
 int64_t input_width(const perch_layer_config& config);
 int64_t output_width(const perch_layer_config& config);
 int64_t type_bytes(uint32_t type);

@@ -24,6 +24,7 @@ struct Routed {
   std::vector<float> logits;
   std::vector<int32_t> ids;
   std::vector<float> weights;
+  const float* expert_scale = nullptr;  // [experts] or null; the model's
 };
 
 // Rows of the file's logits, or of logits made from its input or from the seed.
@@ -31,17 +32,18 @@ std::optional<Routed> route_layer(perch_model* model, uint32_t index, const Inpu
                                   const perch_tensors* tensors) {
   const perch_route_config* config = perch_model_route_config(model, index);
   if (config == nullptr) return std::nullopt;
-  const auto input = make_input(model, index, options, tensors);
+  const auto input = make_router_input(model, index, options, tensors);
   if (!input) return std::nullopt;
   const perch_layer_config& layer = *perch_model_layer_config(model, index);
   Routed routed;
   routed.tokens = input->tokens;
   routed.topk = config->topk;
+  routed.expert_scale = config->expert_scale;
   routed.logits.resize(static_cast<size_t>(routed.tokens * config->num_experts));
   routed.ids.resize(static_cast<size_t>(routed.tokens * routed.topk));
   routed.weights.resize(routed.ids.size());
   perch_host::Tensor x(const_cast<std::byte*>(input->x.data()), dlpack_type(layer.in_dtype),
-                       {routed.tokens, layer.moe->hidden});
+                       {routed.tokens, router_width(model, index)});
   perch_host::Tensor logits(routed.logits.data(), {kDLFloat, 32, 1},
                             {routed.tokens, config->num_experts});
   perch_host::Tensor ids(routed.ids.data(), {kDLInt, 32, 1}, {routed.tokens, routed.topk});
@@ -53,23 +55,28 @@ std::optional<Routed> route_layer(perch_model* model, uint32_t index, const Inpu
 }
 
 // Chosen experts and weights of a row against another choice of the same row: as sets, since models
-// differ in the order, and equal logits may be chosen either way.
+// differ in the order, and equal logits may be chosen either way, each with its expert's own scale.
 double row_difference(const Routed& routed, int64_t row, const int32_t* ids, const float* weights) {
   double worst = 0;
   const int64_t experts = static_cast<int64_t>(routed.logits.size()) / routed.tokens;
   for (int64_t i = 0; i < routed.topk; ++i) {
-    bool found = false;
+    double nearest = HUGE_VAL;
     for (int64_t j = 0; j < routed.topk; ++j) {
       const auto mine = static_cast<size_t>(row * routed.topk + j);
       const auto a = static_cast<size_t>(row * experts + routed.ids[mine]);
       const auto b = static_cast<size_t>(row * experts + ids[i]);
-      if (routed.ids[mine] != ids[i] && routed.logits[a] != routed.logits[b]) continue;
-      found = true;
-      const double difference = std::fabs(double{routed.weights[mine]} - double{weights[i]});
-      worst = std::max(worst, difference / std::max(1e-6, std::fabs(double{weights[i]})));
-      break;
+      const bool same = routed.ids[mine] == ids[i];
+      if (!same && routed.logits[a] != routed.logits[b]) continue;
+      double want = weights[i];
+      if (!same && routed.expert_scale != nullptr) {
+        want *= double{routed.expert_scale[routed.ids[mine]]} / routed.expert_scale[ids[i]];
+      }
+      const double difference =
+          std::fabs(double{routed.weights[mine]} - want) / std::max(1e-6, std::fabs(want));
+      nearest = same ? difference : std::min(nearest, difference);
+      if (same) break;
     }
-    if (!found) return HUGE_VAL;
+    worst = std::max(worst, nearest);
   }
   return worst;
 }

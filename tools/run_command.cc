@@ -25,7 +25,6 @@ struct RunOptions {
   bool limits = false;
   int64_t alone = -1;
   int repeat = 5;
-  std::string requant;
 };
 
 struct LayerRun {
@@ -106,6 +105,15 @@ ordered_json run_alone(const LayerRun& run, LayerCall* all) {
   return {{"row", row}, {"tokens", run.input.tokens}, {"identical_bytes", same}};
 }
 
+// How fast the checkpoint became packed weights. The file was read too, unless it was cached.
+ordered_json load_json(const ordered_json& load) {
+  const double seconds = load["seconds"].get<double>();
+  const double bytes = load["bytes_read"].get<double>();
+  return {{"ms", seconds * 1e3},
+          {"bytes_read", load["bytes_read"]},
+          {"gbps", seconds > 0 ? bytes / seconds / 1e9 : 0.0}};
+}
+
 // machine: null where no limits were asked for.
 ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime,
                        perch_bench::MachineLimits* machine, std::vector<std::byte>* output) {
@@ -142,15 +150,17 @@ ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime,
       {"bytes",
        {{"packed", info.packed_bytes},
         {"workspace", workspace.bytes},
-        {"checkpoint", 0},
+        {"checkpoint", selection["load"]["bytes_read"]},
         {"touched", static_cast<uint64_t>(bytes)}}},
       {"time_ms", {{"median", median}, {"min", times.front()}, {"runs", times.size()}}},
       {"gbps", bytes / median / 1e6},
+      {"load", load_json(selection["load"])},
       {"error", nullptr}};
   if (machine != nullptr) {
     // Again after the run, and the larger counts: on a shared machine the limit moves.
     read_gbps = std::max(read_gbps, machine->read().gbps);
     result["share_of_read_bandwidth"] = bytes / median / 1e6 / read_gbps;
+    result["load"]["share_of_read_bandwidth"] = result["load"]["gbps"].get<double>() / read_gbps;
   }
   if (run.input.expected != nullptr) {
     result["error"] =
@@ -176,6 +186,15 @@ void print_people(const ordered_json& layer) {
                         100 * layer["share_of_read_bandwidth"].get<double>());
   }
   std::cout << line << "\n";
+  const auto& load = layer["load"];
+  if (load.contains("share_of_read_bandwidth")) {
+    std::cout << fmt::format("    loaded in {:.1f} ms, {:.2f} GB/s = {:.0f} % of read bandwidth\n",
+                             load["ms"].get<double>(), load["gbps"].get<double>(),
+                             100 * load["share_of_read_bandwidth"].get<double>());
+  }
+  for (const auto& note : layer["notes"]) {
+    std::cout << "    note: " << note.get<std::string>() << "\n";
+  }
   const auto& error = layer["error"];
   if (!error.is_null()) {
     std::cout << fmt::format(
@@ -228,11 +247,6 @@ void write_outputs(const RunOptions& options, const perch_host::Model& model,
 }
 
 int run_run(const CommonOptions& common, const RunOptions& options) {
-  if (!options.requant.empty()) {
-    throw Failure(kExitBadInput,
-                  "--requant: this version does not convert weights; want the "
-                  "checkpoint's own format");
-  }
   const perch_host::Runtime runtime = open_runtime(common);
   const perch_host::Model model = open_model(runtime, options.model);
   perch_host::Tensors tensors;
@@ -309,7 +323,6 @@ void register_run(CLI::App* app, CommonOptions* common, Handler* handler) {
       ->check(CLI::Range(1, 100000));
   command->add_flag("--limits", options->limits,
                     "measure this machine's read bandwidth and print the share of it");
-  command->add_option("--requant", options->requant, "refused: weights are not converted");
   command->callback([=] {
     *handler = [=] {
       options->model.max_tokens = std::max<long long>(4096, options->input.tokens);

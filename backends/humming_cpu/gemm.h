@@ -36,7 +36,7 @@ struct GemmBlock {
         panel(block * kTaskPanels) {
     const int64_t left = matrix.panels - panel;
     tile.num_panels = static_cast<int32_t>(left < kTaskPanels ? left : kTaskPanels);
-    columns = tile.num_panels * kPanel;
+    columns = int64_t{tile.num_panels} * kPanel;
     tile.panels = expert + matrix.weights_at + panel * matrix.panel_bytes;
     tile.panel_bytes = matrix.panel_bytes;
     tile.group_bytes = matrix.group_bytes;

@@ -96,9 +96,11 @@ void cpu_brand(char* out, uint32_t size) {
 #if defined(__x86_64__)
   uint32_t words[12] = {};
   bool known = true;
-  for (uint32_t i = 0; i < 3; ++i) {
+  for (size_t i = 0; i < 3; ++i) {
     uint32_t* word = words + 4 * i;
-    known = __get_cpuid(0x80000002u + i, word, word + 1, word + 2, word + 3) != 0 && known;
+    known = __get_cpuid(0x80000002u + static_cast<uint32_t>(i), word, word + 1, word + 2,
+                        word + 3) != 0 &&
+            known;
   }
   if (known) std::memcpy(brand, words, sizeof(words));
 #endif

@@ -14,6 +14,7 @@
 #include "numbers.h"
 #include "perch/layer.h"
 
+// NOLINTBEGIN(misc-definitions-in-headers): one copy per ISA is what this file is for
 namespace humming_cpu {
 namespace {
 
@@ -63,7 +64,7 @@ struct WeightBf16 {
   }
 };
 
-PERCH_INLINE F load_number(Number number, const uint8_t* at, int half) {
+PERCH_INLINE F load_number(Number number, const uint8_t* at, int64_t half) {
   if (number == Number::bf16) return Vec::load_bf16(at + 32 * half);
   if (number == Number::f16) return Vec::load_f16(at + 32 * half);
   return Vec::load_f32(reinterpret_cast<const float*>(at) + 16 * half);
@@ -159,8 +160,8 @@ void gemm_tile(const GemmTile& tile, int32_t first) {
     }
   }
   for (int r = 0; r < R; ++r) {
-    float* out = tile.out[r] + first * kPanel;
-    for (int p = 0; p < P; ++p) {
+    float* out = tile.out[r] + int64_t{first} * kPanel;
+    for (int64_t p = 0; p < P; ++p) {
       Vec::store(out + p * kPanel, total[r][p][0]);
       Vec::store(out + p * kPanel + kLanes, total[r][p][1]);
     }
@@ -376,3 +377,4 @@ void combine_row(const CombineRow& job) {
 
 }  // namespace
 }  // namespace humming_cpu
+// NOLINTEND(misc-definitions-in-headers)

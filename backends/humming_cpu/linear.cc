@@ -96,7 +96,7 @@ class LinearCall {
           [&](int64_t row) { return part_row(piece, row) + block.panel * kPanel; }, [](int64_t) {});
     });
     const int64_t items = num_rows_ * w_.panels;
-    for_blocks(host_, items, block_of(4 * kPanel), [&](int64_t begin, int64_t end) {
+    for_blocks(host_, items, block_of(int64_t{4} * kPanel), [&](int64_t begin, int64_t end) {
       alignas(64) float sums[kPanel];
       for (int64_t item = begin; item < end; ++item) {
         const int64_t row = item / w_.panels;

@@ -158,7 +158,7 @@ class MoeCall {
     multiply_pieces(0, [&](int64_t at) { return x_row(row_of(at)); });
     const int32_t pieces = w13.pieces(scratch_.split_rows);
     const int64_t items = routing_.num_valid * w13.panels;
-    for_blocks(host_, items, row_block(4 * kPanel), [&](int64_t begin, int64_t end) {
+    for_blocks(host_, items, row_block(int64_t{4} * kPanel), [&](int64_t begin, int64_t end) {
       alignas(64) float sums[kPanel];
       for (int64_t item = begin; item < end; ++item) {
         const int64_t at = item / w13.panels;

@@ -165,8 +165,8 @@ void pack_header(const MatrixPlan& matrix, const ExpertTensors::Matrix& source, 
   const int64_t k = group * matrix.group_k;
   const int64_t width = number_bytes_of(matrix.scale);
   uint8_t* zeros = out + kPanel * width;
-  for (int32_t column = 0; column < kPanel; ++column) {
-    const int64_t row = matrix.source_row(panel, column);
+  for (int64_t column = 0; column < kPanel; ++column) {
+    const int64_t row = matrix.source_row(panel, static_cast<int32_t>(column));
     if (row < 0) continue;
     std::memcpy(out + column * width, source.scale + scale_index(matrix, row, k) * width,
                 static_cast<size_t>(width));
@@ -193,8 +193,8 @@ void pack_int4_group(const MatrixPlan& matrix, const uint8_t* codes, int64_t pan
   const int64_t begin = group * matrix.group_k;
   const int64_t end = begin + matrix.group_k < matrix.k ? begin + matrix.group_k : matrix.k;
   const int64_t row_bytes = (matrix.k + 1) / 2;
-  for (int32_t column = 0; column < kPanel; ++column) {
-    const int64_t row = matrix.source_row(panel, column);
+  for (int64_t column = 0; column < kPanel; ++column) {
+    const int64_t row = matrix.source_row(panel, static_cast<int32_t>(column));
     if (row < 0) continue;
     const uint8_t* source = codes + row * row_bytes;
     uint8_t* at = out + column % kLanes * 4 + column / kLanes * 2;
@@ -217,8 +217,8 @@ void pack_bf16_group(const MatrixPlan& matrix, const uint8_t* codes, int64_t pan
                      uint8_t* out) {
   const int64_t begin = group * matrix.group_k;
   const int64_t end = begin + matrix.group_k < matrix.k ? begin + matrix.group_k : matrix.k;
-  for (int32_t column = 0; column < kPanel; ++column) {
-    const int64_t row = matrix.source_row(panel, column);
+  for (int64_t column = 0; column < kPanel; ++column) {
+    const int64_t row = matrix.source_row(panel, static_cast<int32_t>(column));
     if (row < 0) continue;
     const uint8_t* source = codes + (row * matrix.k + begin) * 2;
     uint8_t* at = out + column % kLanes * 4 + column / kLanes * 64;

@@ -42,6 +42,7 @@ class Reasons {
   __attribute__((format(printf, 4, 0))) void add_list(int32_t code, const char* field,
                                                       const char* format, va_list values) {
     char text[sizeof(perch_reason::text)];
+    // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the caller has started it
     std::vsnprintf(text, sizeof(text), format, values);
     // A string of unknown length: the copy that add_reason makes cannot be cut, but GCC warns.
     perch_guard::add_reason(support_, code, field, std::string(text).c_str());
@@ -168,7 +169,6 @@ void check_moe(const perch_moe_config& moe, Reasons* reasons) {
   check_chain(moe.next, "moe", reasons);
   check_size(moe.hidden, "moe.hidden", reasons);
   check_size(moe.intermediate, "moe.intermediate", reasons);
-  check_size(moe.num_experts, "moe.num_experts", reasons);
   if (moe.topk < 1 || moe.topk > 4096) {
     reasons->add(PERCH_REASON_TOPK, "moe.topk", "want 1 to 4096, got %u", moe.topk);
   }
@@ -290,7 +290,7 @@ void query_support(const perch_layer_config& config, uint32_t variant, Isa isa,
   }
   if (support->verdict != PERCH_VERDICT_YES) return;
   const LayerPlan plan = make_plan(config, isa, static_cast<Variant>(variant));
-  if (plan.expert_bytes > kArenaMax / plan.experts) {
+  if (plan.experts > 0 && plan.expert_bytes > kArenaMax / plan.experts) {
     reasons.add(PERCH_REASON_MEMORY, "packed_bytes", "%lld bytes per expert are too many",
                 wide(plan.expert_bytes));
     return;

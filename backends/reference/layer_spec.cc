@@ -115,6 +115,7 @@ LayerSpec::LayerSpec(const perch_layer_config& config)
 uint64_t LayerSpec::packed_bytes() const {
   uint64_t bytes = 0;
   for (int i = 0; i < num_matrices; ++i) bytes += matrices[i].stored_bytes();
+  if (num_experts == 0) return 0;  // a rank without experts
   const auto experts = static_cast<uint64_t>(num_experts);
   return bytes > kTooManyBytes / experts ? kTooManyBytes : bytes * experts;
 }

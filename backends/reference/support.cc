@@ -68,7 +68,6 @@ void check_activation(const perch_moe_config& moe, Reasons* reasons) {
 }
 
 void check_routing(const perch_moe_config& moe, Reasons* reasons) {
-  check_size("moe.num_experts", moe.num_experts, reasons);
   check_size("moe.num_experts_global", moe.num_experts_global, reasons);
   if (moe.num_experts_global < moe.num_experts) {
     reasons->add(

@@ -17,6 +17,7 @@ Status evaluate_linear(const LayerConfig& config, const ReadTensors& read,
   PERCH_RETURN_IF_ERROR(read(0, &tensors));
   WeightRows w(config, 0, tensors, true);
   std::vector<NumberRow> inputs;
+  inputs.reserve(rows.size());
   for (const OracleRow& row : rows) {
     inputs.push_back(w.make_input(row.x));
   }

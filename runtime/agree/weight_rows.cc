@@ -27,13 +27,8 @@ WeightRows::WeightRows(const LayerConfig& config, int matrix, const std::vector<
   const auto find_floats = [&](const char* suffix) {
     return static_cast<const float*>(find(suffix));
   };
-  tensors_.w = find("");
-  tensors_.scale = find(".scale");
-  tensors_.scale2 = find_floats(".scale2");
-  tensors_.zero = find(".zero");
-  tensors_.offset = find_floats(".offset");
-  tensors_.lut = find_floats(".lut");
-  g_idx_ = static_cast<const int32_t*>(find(".g_idx"));
+  tensors_ = numeric::matrix_tensors(find);
+  g_idx_ = tensors_.g_idx;
   bias_ = find_floats(".bias");
   pre_scale_ = find_floats(".pre_scale");
   if (const float* scale = find_floats(".input_scale")) input_scale_ = *scale;

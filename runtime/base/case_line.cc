@@ -104,7 +104,11 @@ constexpr Key kKeys[] = {
     {"t", Style::kSize, kBoth, kBoth,
      [](std::string_view v, Case* c) { return scan_number<int64_t>(v, 0, kInt64Max, &c->t); }},
     {"e", Style::kSize, kMoe, kMoe,
-     [](std::string_view v, Case* c) { return scan_count(v, &c->config.moe().num_experts); }},
+     [](std::string_view v, Case* c) -> Fault {
+       const Fault fault = scan_count(v, &c->config.moe().num_experts);
+       if (fault || c->config.moe().num_experts > 0) return fault;
+       return fault_in(v, "1 expert or more");  // a rank without experts has nothing to check
+     }},
     {"eg", Style::kSize, kMoe, 0,
      [](std::string_view v, Case* c) {
        return scan_count(v, &c->config.moe().num_experts_global);

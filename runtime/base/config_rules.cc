@@ -70,7 +70,7 @@ void check_experts(Breaches& out, const perch_moe_config& moe) {
   // expert_map and int32 ids hold expert numbers.
   out.check_range("moe.num_experts_global", moe.num_experts_global, 1, kInt32Max);
   const int64_t global = std::clamp<int64_t>(moe.num_experts_global, 1, kInt32Max);
-  out.check_range("moe.num_experts", moe.num_experts, 1, global);
+  out.check_range("moe.num_experts", moe.num_experts, 0, global);  // 0: a rank without experts
   out.check_range("moe.topk", moe.topk, 1, global);
 }
 

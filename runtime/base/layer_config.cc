@@ -31,6 +31,11 @@ perch_act_quant make_act_none() {
   return act;
 }
 
+bool same_act(const perch_act_quant& a, const perch_act_quant& b) {
+  return a.dtype == b.dtype && a.mode == b.mode && a.group == b.group &&
+         a.scale_dtype == b.scale_dtype;
+}
+
 namespace {
 // A caller's struct as one of ours: of these headers' size, which its own may not be, and without
 // the extensions, which need not outlive the call. Those that count have been refused (R7).
@@ -157,6 +162,19 @@ int64_t LayerConfig::columns(int matrix) const {
 int64_t num_groups(const perch_quant& quant, int64_t k) {
   if (quant.num_groups != 0) return quant.num_groups;
   return quant.group_k == 0 ? 1 : ceil_div(k, quant.group_k);
+}
+
+ScaleCells scale_cells(const perch_quant& quant, int64_t n, int64_t k) {
+  switch (quant.scale_kind) {
+    case PERCH_SCALE_CHANNEL:
+      return {n, 1, 1, k};
+    case PERCH_SCALE_GROUP:
+      return {n, ceil_div(k, quant.group_k), 1, quant.group_k};
+    case PERCH_SCALE_BLOCK:
+      return {ceil_div(n, quant.group_n), ceil_div(k, quant.group_k), quant.group_n, quant.group_k};
+    default:
+      return {1, 1, n, k};
+  }
 }
 
 int type_bits(uint32_t type) { return numeric::code_bits(type); }

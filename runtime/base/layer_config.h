@@ -17,6 +17,7 @@ namespace perch {
 // A perch_quant with its defaults set: `weight` with no scale, natural order, no extras.
 perch_quant make_quant(uint32_t weight);
 perch_act_quant make_act_none();
+bool same_act(const perch_act_quant& a, const perch_act_quant& b);
 
 class LayerConfig {
  public:
@@ -85,6 +86,16 @@ class LayerConfig {
 
 // Number of groups along K of a GROUP-scaled matrix (also of its zeros and offsets).
 int64_t num_groups(const perch_quant& quant, int64_t k);
+
+// How the scales of an [N,K] matrix in the natural order lie over it: rows x columns cells, each
+// for group_n x group_k elements. One cell for TENSOR and NONE.
+struct ScaleCells {
+  int64_t rows = 1;
+  int64_t columns = 1;
+  int64_t group_n = 1;
+  int64_t group_k = 1;
+};
+ScaleCells scale_cells(const perch_quant& quant, int64_t n, int64_t k);
 
 // One tensor that a config calls for, per expert; see backend.h for the list.
 struct TensorSpec {

@@ -211,6 +211,7 @@ Status check_tensor(const DLTensor* tensor, uint64_t flags, const TensorWant& wa
   out->tensor.shape = out->shape;
   out->tensor.strides = out->strides;
   out->tensor.byte_offset = 0;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): checked as a number, where it cannot overflow
   out->tensor.data = empty ? tensor->data : reinterpret_cast<void*>(out->begin);
   return {};
 }

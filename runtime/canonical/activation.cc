@@ -22,13 +22,16 @@ constexpr std::array kRows = {
     Row{"gelu_new", PERCH_ACTIVATION_GELU_TANH, PERCH_ACTIVATION_GELU_TANH_NO_MUL},
     Row{"relu2", PERCH_ACTIVATION_RELU2, PERCH_ACTIVATION_RELU2_NO_MUL},
     Row{"swigluoai", PERCH_ACTIVATION_SWIGLUOAI, 0},
+    Row{"swiglustep", PERCH_ACTIVATION_SWIGLUSTEP, 0},
 };
 
 }  // namespace
 
 Status set_activation(const ModelConfig& config, const ModelTypeRow& row, bool gated,
                       perch_moe_config* moe) {
-  const std::string name = row.activation.empty() ? config.activation : std::string(row.activation);
+  std::string name = row.activation.empty() ? config.activation : std::string(row.activation);
+  // step3p5 has layers without a limit, and there it is a plain silu.
+  if (name == "swiglustep" && !config.activation_limit) name = "silu";
   for (const Row& known : kRows) {
     if (known.name == name) moe->activation = gated ? known.gated : known.plain;
   }
@@ -44,7 +47,8 @@ Status set_activation(const ModelConfig& config, const ModelTypeRow& row, bool g
     moe->act_beta = 1.0F;
     moe->act_limit = static_cast<float>(config.activation_limit.value_or(7.0));
     moe->flags |= PERCH_MOE_HAS_ALPHA | PERCH_MOE_HAS_BETA | PERCH_MOE_HAS_LIMIT;
-  } else if (moe->activation == PERCH_ACTIVATION_SILU && config.activation_limit) {
+  } else if (config.activation_limit && (moe->activation == PERCH_ACTIVATION_SILU ||
+                                         moe->activation == PERCH_ACTIVATION_SWIGLUSTEP)) {
     moe->act_limit = static_cast<float>(*config.activation_limit);
     moe->flags |= PERCH_MOE_HAS_LIMIT;
   }

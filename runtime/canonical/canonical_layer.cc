@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "canonical/activation.h"
+#include "canonical/scheme.h"
 
 namespace perch {
 namespace {
@@ -31,17 +33,8 @@ Result<MatrixPlan> plan_projection(const ModelConfig& config, const Projection& 
                                    std::vector<std::string>* warnings) {
   PERCH_ASSIGN_OR_RETURN(const Format* format, find_format(projection));
   PERCH_RETURN_IF_ERROR(check_unexpected(projection, *format, options.allow_unexpected, warnings));
-  return format->plan(config.quantization, projection);
-}
-
-bool same_algebra(const MatrixPlan& a, const MatrixPlan& b) {
-  const perch_quant& p = a.quant;
-  const perch_quant& q = b.quant;
-  return a.format == b.format && p.weight == q.weight && p.scale_kind == q.scale_kind &&
-         p.scale_dtype == q.scale_dtype && p.group_k == q.group_k && p.group_n == q.group_n &&
-         p.scale2_kind == q.scale2_kind && p.zero_kind == q.zero_kind &&
-         p.offset_kind == q.offset_kind && p.k_order == q.k_order && p.flags == q.flags &&
-         a.act.dtype == b.act.dtype && a.act.mode == b.act.mode && a.act.group == b.act.group;
+  PERCH_ASSIGN_OR_RETURN(const Scheme scheme, find_scheme(config, projection.module));
+  return format->plan(scheme, projection);
 }
 
 struct Sizes {
@@ -64,7 +57,7 @@ Status wrong_size(const CanonicalLayer& layer, const Projection& projection, con
     const int64_t rows = halves ? 2 * want.first : want.first;
     const bool stored_native = tensor.shape[1] == rows && tensor.shape[2] == want.second;
     const bool stored_turned = tensor.shape[2] == rows && tensor.shape[1] == want.second;
-    const bool read_native = layer.source.orientation.value == Orientation::kNative;
+    const bool read_native = !layer.source.orientation.transposed;
     if ((read_native && stored_turned) || (!read_native && stored_native)) {
       hint = fmt::format("; hint: its dimensions fit the {} orientation",
                          read_native ? "transposed" : "native");
@@ -73,49 +66,28 @@ Status wrong_size(const CanonicalLayer& layer, const Projection& projection, con
   return invalid_argument(fmt::format(
       "tensor \"{}\": shape: got {}, read as {} [{}, {}] ({}, decided by {}); want [{}, {}]{}",
       tensor.name, print_shape(tensor.shape), what, plan.n, plan.k,
-      orientation_name(layer.source.orientation.value), layer.source.orientation.decided_by,
-      want.first, want.second, hint));
+      orientation_name(layer.source.orientation), layer.source.orientation.decided_by, want.first,
+      want.second, hint));
 }
 
-Status check_projection(const CanonicalLayer& layer, const Projection& projection,
-                        const MatrixPlan& plan, const MatrixPlan& model,
-                        std::pair<int64_t, int64_t> want) {
-  const char* what = &model == &layer.down ? "down" : (&model == &layer.up ? "up" : "gate");
-  if (plan.n != want.first || plan.k != want.second) {
-    return wrong_size(layer, projection, plan, want, what);
-  }
-  if (!same_algebra(plan, model)) {
-    return unsupported(fmt::format(
-        "module \"{}\": its number format differs from that of expert 0's {} projection; want all "
-        "experts of a layer alike",
-        projection.module, what));
-  }
-  return {};
-}
-
-// Plans every expert, and holds each to the first one's algebra and to the sizes.
+// Plans every expert of the layer and holds each to the sizes.
 Status plan_experts(const ModelConfig& config, const CanonicalOptions& options, const Sizes& sizes,
                     CanonicalLayer* layer, std::vector<std::string>* warnings) {
   const auto first_size = std::pair(sizes.intermediate, sizes.hidden);
   const auto second_size = std::pair(sizes.hidden, sizes.intermediate);
-  for (size_t e = 0; e < layer->source.experts.size(); ++e) {
-    const ExpertSource& expert = layer->source.experts[e];
-    const auto handle = [&](const Projection& projection, MatrixPlan* model,
-                            std::pair<int64_t, int64_t> want) -> Status {
-      PERCH_ASSIGN_OR_RETURN(MatrixPlan plan,
-                             plan_projection(config, projection, options, warnings));
-      if (e == 0) *model = plan;
-      return check_projection(*layer, projection, plan, *model, want);
+  for (const ExpertSource& expert : layer->source.experts) {
+    ExpertPlan& plans = layer->plans.emplace_back();
+    const auto handle = [&](const Projection& projection, const char* what,
+                            std::pair<int64_t, int64_t> want, MatrixPlan* plan) -> Status {
+      PERCH_ASSIGN_OR_RETURN(*plan, plan_projection(config, projection, options, warnings));
+      if (plan->n == want.first && plan->k == want.second) return {};
+      return wrong_size(*layer, projection, *plan, want, what);
     };
-    if (layer->source.gated) PERCH_RETURN_IF_ERROR(handle(expert.gate, &layer->gate, first_size));
-    PERCH_RETURN_IF_ERROR(handle(expert.up, &layer->up, first_size));
-    PERCH_RETURN_IF_ERROR(handle(expert.down, &layer->down, second_size));
-  }
-  if (layer->source.gated && !same_algebra(layer->gate, layer->up)) {
-    return unsupported(
-        fmt::format("layer \"{}\": gate and up have different number formats; want "
-                    "the same for both",
-                    layer->source.name));
+    if (layer->source.gated) {
+      PERCH_RETURN_IF_ERROR(handle(expert.gate, "gate", first_size, &plans.gate));
+    }
+    PERCH_RETURN_IF_ERROR(handle(expert.up, "up", first_size, &plans.up));
+    PERCH_RETURN_IF_ERROR(handle(expert.down, "down", second_size, &plans.down));
   }
   return {};
 }
@@ -158,22 +130,69 @@ void set_common(const ModelConfig& config, const CanonicalOptions& options, Laye
   plain.flags = options.allow_nan ? PERCH_LAYER_ALLOW_NAN : 0;
 }
 
-// Slices of this rank, in units that cut no group and no byte of w2's K.
-Status slice_moe(const Sizes& sizes, const Split& split, CanonicalLayer* layer) {
-  const auto all = static_cast<int64_t>(layer->source.experts.size());
-  const int64_t unit = std::max({layer->down.k_unit, layer->up.n_unit, layer->gate.n_unit});
-  PERCH_ASSIGN_OR_RETURN(const Range part,
-                         tensor_parallel_range(fmt::format("layer \"{}\": expert intermediate size",
-                                                           layer->source.name),
-                                               sizes.intermediate, unit, split));
-  layer->first_slice = {part.begin, part.end, 0, sizes.hidden};
-  layer->second_slice = {0, sizes.hidden, part.begin, part.end};
-  layer->experts = expert_parallel_range(all, split);
-  if (all < split.ep_size) {
-    return invalid_argument(fmt::format(
-        "layer \"{}\": got {} experts for ep {}; want at least one per rank: ep {} or less works",
-        layer->source.name, all, split.ep_size, all));
+// Where K of a matrix may be cut: not inside a group of weights that share a scale, unless the
+// scale may be repeated, and never inside one of inputs that are quantized together. A kernel for
+// scales of 8 bits has its group size built in, so those stay as they are.
+Grain grain_of(const perch_quant& quant, const perch_act_quant& act) {
+  Grain grain;
+  const bool grouped =
+      quant.scale_kind == PERCH_SCALE_GROUP || quant.scale_kind == PERCH_SCALE_BLOCK;
+  if (grouped && quant.k_order == PERCH_K_NATURAL) {
+    constexpr int64_t kFinest = 16;  // finer scales cost more than the balance that they buy
+    grain.group = quant.group_k;
+    const bool repeatable = type_bits(quant.scale_dtype) > 8 && grain.group % kFinest == 0;
+    grain.finest = repeatable ? kFinest : grain.group;
   }
+  if (act.group != 0) {
+    grain.group = std::lcm(grain.group, int64_t{act.group});
+    grain.finest = std::lcm(grain.finest, int64_t{act.group});
+  }
+  return grain;
+}
+
+// Under an act-order a part of K keeps the scales of all groups.
+void keep_all_groups(const MatrixPlan& plan, const MatrixSlice& slice, perch_quant* quant) {
+  const bool part = slice.k0 > 0 || slice.k1 < plan.k;
+  if (quant->k_order == PERCH_K_G_IDX && part) {
+    quant->num_groups = static_cast<uint32_t>(plan.scale->view.columns);
+  }
+}
+
+// "w2.scale": made finer for the cuts of tensor parallelism.
+void note_finer(const char* name, const perch_quant& quant, std::vector<DerivedTensor>* derived) {
+  derived->push_back(
+      {name,
+       fmt::format("repeated for groups of {}{} that the cut needs",
+                   quant.group_n == 0 ? "" : fmt::format("{} x ", quant.group_n), quant.group_k)});
+}
+
+// This rank's part of the intermediate dimension, and its experts. The algebra is fitted to the
+// cuts of all ranks, so that all ranks have the same.
+Status slice_moe(const Sizes& sizes, const Split& split, LayerAlgebra* algebra,
+                 CanonicalLayer* layer) {
+  const auto all = static_cast<int64_t>(layer->source.experts.size());
+  PERCH_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> edges,
+      tensor_parallel_edges(
+          fmt::format("layer \"{}\": expert intermediate size", layer->source.name),
+          sizes.intermediate, grain_of(algebra->w2, algebra->act2), split.tp_size));
+  const int64_t begin = edges[split.tp_rank];
+  const int64_t end = edges[split.tp_rank + 1];
+  layer->first_slice = {begin, end, 0, sizes.hidden};
+  layer->second_slice = {0, sizes.hidden, begin, end};
+  // Rows of w13 begin at a rank's edge, in the middle of the fused matrix, and up begins after
+  // gate.
+  std::vector<int64_t> cuts(edges.begin(), edges.end() - 1);
+  for (size_t r = 0; r + 1 < edges.size() && layer->source.gated; ++r) {
+    cuts.push_back(edges[r + 1] - edges[r]);
+  }
+  if (layer->source.gated) cuts.push_back(layer->source.experts[0].up.fused_rows_before);
+  if (fit_groups(cuts, {}, &algebra->w13)) note_finer("w13.scale", algebra->w13, &algebra->derived);
+  if (fit_groups({}, {edges.begin(), edges.end() - 1}, &algebra->w2)) {
+    note_finer("w2.scale", algebra->w2, &algebra->derived);
+  }
+  keep_all_groups(layer->plans[0].down, layer->second_slice, &algebra->w2);
+  layer->experts = expert_parallel_ids(all, split);
   if (split.ep_size > 1) layer->expert_map = expert_map(all, layer->experts);
   return {};
 }
@@ -190,15 +209,15 @@ Status canonicalize_moe(const ModelConfig& config, const CanonicalOptions& optio
   const LayerSource& source = layer->source;
   PERCH_ASSIGN_OR_RETURN(const Sizes sizes, moe_sizes(config, source, options, warnings));
   PERCH_RETURN_IF_ERROR(plan_experts(config, options, sizes, layer, warnings));
-  PERCH_RETURN_IF_ERROR(slice_moe(sizes, options.split, layer));
+  PERCH_ASSIGN_OR_RETURN(LayerAlgebra algebra, join_experts(source, layer->plans));
+  PERCH_RETURN_IF_ERROR(slice_moe(sizes, options.split, &algebra, layer));
 
-  perch_quant w13 = layer->up.quant;
-  perch_quant w2 = layer->down.quant;
   // The bias of a K-split matrix belongs to the sum over ranks: one rank adds it.
-  if (options.split.tp_rank != 0) w2.flags &= ~PERCH_QUANT_HAS_BIAS;
-  layer->config = LayerConfig::make_moe(source.name, w13, w2);
-  layer->config.act_first() = layer->up.act;
-  layer->config.act_second() = layer->down.act;
+  if (options.split.tp_rank != 0) algebra.w2.flags &= ~PERCH_QUANT_HAS_BIAS;
+  layer->config = LayerConfig::make_moe(source.name, algebra.w13, algebra.w2);
+  layer->config.act_first() = algebra.act13;
+  layer->config.act_second() = algebra.act2;
+  layer->derived = std::move(algebra.derived);
   set_common(config, options, &layer->config);
   perch_moe_config& moe = layer->config.moe();
   const auto topk = static_cast<uint32_t>(config.topk.value_or(1));
@@ -231,22 +250,25 @@ Status canonicalize_linear(const ModelConfig& config, const CanonicalOptions& op
                            std::vector<std::string>* warnings, CanonicalLayer* layer) {
   const LayerSource& source = layer->source;
   PERCH_ASSIGN_OR_RETURN(layer->linear, plan_projection(config, source.linear, options, warnings));
-  MatrixPlan& plan = layer->linear;
+  const MatrixPlan& plan = layer->linear;
   layer->first_slice = {0, plan.n, 0, plan.k};
   perch_quant weight = plan.quant;
   if (options.split.tp_size > 1) {
     const bool by_k = splits_k(source.name);
+    const Grain grain = by_k ? grain_of(weight, plan.act) : Grain{};
     PERCH_ASSIGN_OR_RETURN(
-        const Range part,
-        tensor_parallel_range(fmt::format("layer \"{}\": {}", source.name, by_k ? "K" : "N"),
-                              by_k ? plan.k : plan.n, by_k ? plan.k_unit : plan.n_unit,
-                              options.split));
-    if (by_k) {
-      layer->first_slice = {0, plan.n, part.begin, part.end};
-      if (options.split.tp_rank != 0) weight.flags &= ~PERCH_QUANT_HAS_BIAS;
-    } else {
-      layer->first_slice = {part.begin, part.end, 0, plan.k};
-    }
+        const std::vector<int64_t> edges,
+        tensor_parallel_edges(fmt::format("layer \"{}\": {}", source.name, by_k ? "K" : "N"),
+                              by_k ? plan.k : plan.n, grain, options.split.tp_size));
+    const int64_t begin = edges[options.split.tp_rank];
+    const int64_t end = edges[options.split.tp_rank + 1];
+    const std::vector<int64_t> cuts(edges.begin(), edges.end() - 1);
+    layer->first_slice =
+        by_k ? MatrixSlice{0, plan.n, begin, end} : MatrixSlice{begin, end, 0, plan.k};
+    if (by_k && options.split.tp_rank != 0) weight.flags &= ~PERCH_QUANT_HAS_BIAS;
+    const bool finer = by_k ? fit_groups({}, cuts, &weight) : fit_groups(cuts, {}, &weight);
+    if (finer) note_finer("w.scale", weight, &layer->derived);
+    keep_all_groups(plan, layer->first_slice, &weight);
   }
   const MatrixSlice& slice = layer->first_slice;
   layer->config =
@@ -268,79 +290,6 @@ Result<CanonicalLayer> canonicalize_layer(const ModelConfig& config, LayerSource
   if (!status.ok()) return status;
   layer.checkpoint_bytes = slice_bytes(layer.config);
   return layer;
-}
-
-namespace {
-
-// The tensor of that name, or null.
-CanonicalTensor* find_tensor(std::vector<CanonicalTensor>* tensors, const std::string& name) {
-  for (CanonicalTensor& tensor : *tensors) {
-    if (tensor.spec.name == name) return &tensor;
-  }
-  return nullptr;
-}
-
-int64_t row_bytes(const CanonicalTensor& tensor) {
-  return tensor.spec.bytes() / std::max<int64_t>(1, tensor.spec.shape[0]);
-}
-
-// The target of one projection: row `first_row` of the matrix called `name`.
-MatrixTarget make_target(std::vector<CanonicalTensor>* tensors, const std::string& name,
-                         int64_t first_row) {
-  MatrixTarget target;
-  CanonicalTensor* codes = find_tensor(tensors, name);
-  target.code_row_bytes = row_bytes(*codes);
-  target.codes = codes->data.data() + first_row * target.code_row_bytes;
-  if (CanonicalTensor* scale = find_tensor(tensors, name + ".scale")) {
-    target.scale_row_bytes = row_bytes(*scale);
-    target.scale = scale->data.data() + first_row * target.scale_row_bytes;
-  }
-  if (CanonicalTensor* zero = find_tensor(tensors, name + ".zero")) {
-    target.zero_columns = zero->spec.shape[1];
-    target.zero = reinterpret_cast<uint8_t*>(zero->data.data()) + first_row * target.zero_columns;
-  }
-  if (CanonicalTensor* bias = find_tensor(tensors, name + ".bias")) {
-    target.bias = reinterpret_cast<float*>(bias->data.data()) + first_row;
-  }
-  return target;
-}
-
-Status read_moe(const CanonicalLayer& layer, int64_t expert, std::vector<CanonicalTensor>* out) {
-  const auto global = static_cast<size_t>(layer.experts.begin + expert);
-  const ExpertSource& source = layer.source.experts[global];
-  const int64_t half = layer.first_slice.n1 - layer.first_slice.n0;
-  if (layer.source.gated) {
-    PERCH_RETURN_IF_ERROR(layer.gate.format->read(source.gate, layer.gate, layer.first_slice,
-                                                  make_target(out, "w13", 0)));
-  }
-  PERCH_RETURN_IF_ERROR(
-      layer.up.format->read(source.up, layer.up, layer.first_slice,
-                            make_target(out, "w13", layer.source.gated ? half : 0)));
-  return layer.down.format->read(source.down, layer.down, layer.second_slice,
-                                 make_target(out, "w2", 0));
-}
-
-}  // namespace
-
-Result<std::vector<CanonicalTensor>> read_expert(const CanonicalLayer& layer, int64_t expert) {
-  const int64_t count = layer.config.is_moe() ? layer.experts.size() : 0;
-  if (layer.config.is_moe() ? (expert < 0 || expert >= count) : expert != -1) {
-    return invalid_argument(fmt::format(
-        "layer \"{}\": expert: got {}; want {}", layer.source.name, expert,
-        layer.config.is_moe() ? fmt::format("0 to {}", count - 1) : std::string("-1 (linear)")));
-  }
-  std::vector<CanonicalTensor> tensors;
-  for (TensorSpec& spec : tensor_specs(layer.config)) {
-    const auto bytes = static_cast<size_t>(spec.bytes());
-    tensors.push_back({std::move(spec), std::vector<std::byte>(bytes)});
-  }
-  const Status status =
-      layer.config.is_moe()
-          ? read_moe(layer, expert, &tensors)
-          : layer.linear.format->read(layer.source.linear, layer.linear, layer.first_slice,
-                                      make_target(&tensors, "w", 0));
-  if (!status.ok()) return status;
-  return tensors;
 }
 
 }  // namespace perch

@@ -1,7 +1,8 @@
 // CanonicalLayer: one layer of a checkpoint, ready to be offered to backends.
 //
-// What step 3 hands to step 4: a LayerConfig, and the means to read any expert's canonical tensors.
-// Nothing is decoded before it is asked for, so memory stays at the experts in flight.
+// What step 3 hands to step 4: a LayerConfig, and all that read_expert.h needs to read any expert's
+// canonical tensors. Nothing is decoded before it is asked for, so memory stays at the experts in
+// flight.
 #pragma once
 
 #include <optional>
@@ -10,8 +11,9 @@
 
 #include "base/layer_config.h"
 #include "base/status.h"
-#include "canonical/format.h"
+#include "canonical/layer_algebra.h"
 #include "canonical/layout.h"
+#include "canonical/neighbours.h"
 #include "canonical/router.h"
 #include "canonical/slice.h"
 
@@ -34,29 +36,21 @@ struct CanonicalOptions {
 struct CanonicalLayer {
   LayerConfig config;
   LayerSource source;
-  MatrixPlan gate, up, down;  // MoE: equal for all experts; gate unused when not gated
+  std::vector<ExpertPlan> plans;  // MoE: of each expert in the checkpoint
   MatrixPlan linear;
-  MatrixSlice first_slice;          // of gate and of up each, or of the linear layer
-  MatrixSlice second_slice;         // of down
-  Range experts;                    // global ids held here
-  std::vector<int32_t> expert_map;  // empty without expert parallelism
+  MatrixSlice first_slice;             // of gate and of up each, or of the linear layer
+  MatrixSlice second_slice;            // of down
+  std::vector<int64_t> experts;        // global ids held here
+  std::vector<int32_t> expert_map;     // empty without expert parallelism
+  std::vector<DerivedTensor> derived;  // tensors that the checkpoint has in another form
   std::optional<RouterSource> router;
-  int64_t checkpoint_bytes = 0;  // of this slice's weights as stored
+  Neighbours neighbours;         // MoE: what runs beside the experts
+  int64_t checkpoint_bytes = 0;  // of this slice, canonical
   std::string note;              // why there is no router
 };
 
 Result<CanonicalLayer> canonicalize_layer(const ModelConfig& config, LayerSource source,
                                           const CanonicalOptions& options,
                                           std::vector<std::string>* warnings);
-
-// One tensor in canonical form, owned.
-struct CanonicalTensor {
-  TensorSpec spec;
-  std::vector<std::byte> data;
-};
-
-// Reads expert `expert` (local id; -1 for a linear layer): the tensors of tensor_specs(config), in
-// that order.
-Result<std::vector<CanonicalTensor>> read_expert(const CanonicalLayer& layer, int64_t expert);
 
 }  // namespace perch

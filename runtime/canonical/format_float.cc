@@ -1,18 +1,18 @@
 // Format: plain f32, f16 or bf16 weights.
 //   weight [N,K], optional bias [N]
+// The configuration may say more of such a module's input than of its weight; both are left alone.
 #include <fmt/format.h>
 
 #include "base/layer_config.h"
-#include "canonical/format.h"
+#include "canonical/code_rows.h"
+#include "canonical/format_checks.h"
 
 namespace perch {
 namespace {
 
 bool claims(const Projection& projection) {
   const RawView* weight = projection.find("weight");
-  if (weight == nullptr) return false;
-  const RawDtype dtype = weight->tensor->dtype;
-  return dtype == RawDtype::kF32 || dtype == RawDtype::kF16 || dtype == RawDtype::kBF16;
+  return weight != nullptr && is_float_dtype(weight->tensor->dtype);
 }
 
 uint32_t weight_type(RawDtype dtype) {
@@ -20,44 +20,29 @@ uint32_t weight_type(RawDtype dtype) {
   return dtype == RawDtype::kF16 ? PERCH_TYPE_F16 : PERCH_TYPE_BF16;
 }
 
-Result<MatrixPlan> plan(const nlohmann::json&, const Projection& projection) {
+Result<MatrixPlan> plan(const Scheme&, const Projection& projection) {
   const RawView& weight = *projection.find("weight");
   MatrixPlan result;
   result.format = &kFloatFormat;
-  result.n = weight.rows;
-  result.k = weight.columns;
   result.quant = make_quant(weight_type(weight.tensor->dtype));
   result.act = make_act_none();
-  if (const RawView* bias = projection.find("bias")) {
-    if (bias->rows != result.n || bias->columns != 1) {
-      return wrong_shape(*bias, fmt::format("[{}] (N of {})", result.n, projection.module));
-    }
-    result.quant.flags |= PERCH_QUANT_HAS_BIAS;
-  }
+  PERCH_RETURN_IF_ERROR(set_size(weight, weight.rows, weight.columns, &result));
+  PERCH_RETURN_IF_ERROR(plan_bias(projection, &result));
   return result;
 }
 
-Status read(const Projection& projection, const MatrixPlan&, const MatrixSlice& slice,
-            const MatrixTarget& target) {
+Status read_codes(const Projection& projection, const MatrixPlan&, const MatrixSlice& slice,
+                  std::byte* codes, int64_t row_bytes) {
   const RawView& weight = *projection.find("weight");
-  const int64_t width = raw_dtype_bits(weight.tensor->dtype) / 8;
-  for (int64_t n = slice.n0; n < slice.n1; ++n) {
-    std::byte* row = target.codes + (n - slice.n0) * target.code_row_bytes;
-    if (weight.column_stride == 1) {
-      std::memcpy(row, weight.at(n, slice.k0), static_cast<size_t>((slice.k1 - slice.k0) * width));
-      continue;
-    }
-    for (int64_t k = slice.k0; k < slice.k1; ++k) {
-      std::memcpy(row + (k - slice.k0) * width, weight.at(n, k), static_cast<size_t>(width));
-    }
-  }
-  return read_bias(projection, slice, target.bias);
+  copy_code_rows(weight, raw_dtype_bits(weight.tensor->dtype), slice, codes, row_bytes);
+  return {};
 }
 
 std::vector<std::string_view> suffixes() { return {"weight", "bias"}; }
 
 }  // namespace
 
-const Format kFloatFormat = {"f32, f16 or bf16 weights", claims, plan, read, suffixes};
+const Format kFloatFormat = {
+    "f32, f16 or bf16 weights", claims, plan, read_codes, nullptr, suffixes};
 
 }  // namespace perch

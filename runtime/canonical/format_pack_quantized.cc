@@ -1,18 +1,20 @@
-// Format: compressed-tensors pack-quantized, 4 and 8 bits.
-//   weight_packed I32 [N, ceil(K*b/32)]  codes u = q + 2^(b-1), low bits first along K
-//   weight_scale  [N,1] (channel) or [N, K/g] (group), a 16- or 32-bit float
-//   weight_zero_point I32 [ceil(N*b/32), G], zp + 2^(b-1), packed along N; asymmetric only
-//   weight_shape  [2], the unpacked [N,K]
-// A row of little-endian words is the canonical row, byte for byte, and (u - 2^(b-1) - zp) is
-// (u - stored zero point): nothing is computed, so nothing is lost.
+// Format: compressed-tensors pack-quantized, integers of 1 to 8 bits.
+//   weight_packed I32 [N, words]  codes u = q + 2^(b-1), low bits first along K
+//   weight_scale  by tensor, channel or group, a 16- or 32-bit float
+//   weight_zero_point  I32 [ceil(N*b/32), G], zp + 2^(b-1), packed along N; or I8 of the scale's
+//   shape weight_shape  [2], the unpacked [N,K]; weight_g_idx I32 [K] with act-order "group"
+// Two packings have the same names: since 0.18.0 codes are a dense stream of bits, before that each
+// word holds floor(32/b) whole ones. For 1, 2, 4 and 8 bits they are one; for the others the number
+// of words tells, and where it does not the version does.
 #include <fmt/format.h>
 
-#include <numeric>
+#include <cstdlib>
 
 #include "base/checked.h"
 #include "base/layer_config.h"
-#include "canonical/format.h"
-#include "canonical/format_compressed_tensors.h"
+#include "canonical/code_rows.h"
+#include "canonical/format_checks.h"
+#include "numeric/packed_codes.h"
 
 namespace perch {
 namespace {
@@ -22,186 +24,168 @@ bool claims(const Projection& projection) {
   return packed != nullptr && packed->tensor->dtype == RawDtype::kI32;
 }
 
-Status wrong_dtype(const RawView& view, const char* want) {
-  return invalid_argument(fmt::format("tensor \"{}\": dtype: got {}; want {}", view.tensor->name,
-                                      raw_dtype_name(view.tensor->dtype), want));
-}
-
 // [N,K] of weight_shape.
 Result<std::pair<int64_t, int64_t>> stored_shape(const Projection& projection) {
   const RawView* shape = projection.find("weight_shape");
-  if (shape == nullptr) {
-    return invalid_argument(
-        fmt::format("module \"{}\": weight_shape: missing; want [2] integers", projection.module));
-  }
+  if (shape == nullptr) return missing_part(projection, "weight_shape", "[2] integers");
   if (shape->rows * shape->columns != 2) return wrong_shape(*shape, "[2]");
   int64_t size[2];
-  for (int i = 0; i < 2; ++i) {
-    if (shape->tensor->dtype == RawDtype::kI64) {
-      std::memcpy(&size[i], shape->tensor->data + i * 8, 8);
-    } else if (shape->tensor->dtype == RawDtype::kI32) {
-      int32_t narrow = 0;
-      std::memcpy(&narrow, shape->tensor->data + i * 4, 4);
-      size[i] = narrow;
-    } else {
-      return wrong_dtype(*shape, "I64 or I32");
-    }
-  }
-  if (size[0] <= 0 || size[1] <= 0 || size[0] > INT32_MAX || size[1] > INT32_MAX) {
-    return invalid_argument(fmt::format("tensor \"{}\": got [{}, {}]; want positive sizes",
-                                        shape->tensor->name, size[0], size[1]));
+  for (int64_t i = 0; i < 2; ++i) {
+    const bool wide = shape->tensor->dtype == RawDtype::kI64;
+    if (!wide && shape->tensor->dtype != RawDtype::kI32) return wrong_dtype(*shape, "I64 or I32");
+    int32_t narrow = 0;
+    std::memcpy(wide ? static_cast<void*>(&size[i]) : &narrow,
+                shape->tensor->data + i * (wide ? 8 : 4), wide ? 8 : 4);
+    if (!wide) size[i] = narrow;
   }
   return std::pair(size[0], size[1]);
 }
 
-Status check_scheme(const CompressedScheme& scheme, const std::string& module) {
-  const bool strategy = scheme.strategy == "group" || scheme.strategy == "channel";
-  if (scheme.type == "int" && (scheme.bits == 4 || scheme.bits == 8) && strategy &&
-      !scheme.actorder) {
-    return {};
-  }
-  return unsupported(fmt::format(
-      "config.json: quantization_config.config_groups.{}: got {} bits {}, strategy {}{} for module "
-      "\"{}\"; want 4 or 8 bits int, strategy group or channel, no stored act-order",
-      scheme.group, scheme.bits, scheme.type, scheme.strategy,
-      scheme.actorder ? ", actorder group" : "", module));
+int64_t floor_words(int64_t k, int64_t bits) { return ceil_div(k, 32 / bits); }
+int64_t dense_words(int64_t k, int64_t bits) { return ceil_div(k * bits, 32); }
+
+// Whether words hold whole codes only. "0.17.1" and earlier wrote so.
+bool is_before_dense(const std::string& version) {
+  char* rest = nullptr;
+  const long major = std::strtol(version.c_str(), &rest, 10);
+  const long minor = *rest == '.' ? std::strtol(rest + 1, nullptr, 10) : 0;
+  return major == 0 && minor < 18;
 }
 
-Result<uint32_t> scale_type(const RawView& scale) {
-  switch (scale.tensor->dtype) {
-    case RawDtype::kF32:
-      return PERCH_TYPE_F32;
-    case RawDtype::kF16:
-      return PERCH_TYPE_F16;
-    case RawDtype::kBF16:
-      return PERCH_TYPE_BF16;
-    default:
-      return wrong_dtype(scale, "F32, F16 or BF16");
-  }
-}
-
-Status plan_scale(const Projection& projection, const CompressedScheme& scheme, MatrixPlan* plan) {
-  const RawView* scale = projection.find("weight_scale");
-  if (scale == nullptr) {
-    return invalid_argument(
-        fmt::format("module \"{}\": weight_scale: missing; want the scales of weight_packed",
-                    projection.module));
-  }
-  const bool group = scheme.strategy == "group";
-  if (group && (scheme.group_size <= 0 || scheme.group_size > INT32_MAX)) {
-    return invalid_argument(
-        fmt::format("config.json: config_groups.{}.weights.group_size: got {}; "
-                    "want a positive size",
-                    scheme.group, scheme.group_size));
-  }
-  const int64_t groups = group ? ceil_div(plan->k, scheme.group_size) : 1;
-  if (scale->rows != plan->n || scale->columns != groups) {
+// The bits that a code takes along a row, counted from the row's first word.
+Status check_packing(const Scheme& scheme, const RawView& packed, int64_t bits, int64_t k) {
+  const int64_t dense = dense_words(k, bits);
+  const int64_t floor = floor_words(k, bits);
+  if (packed.columns != dense && packed.columns != floor) {
     return wrong_shape(
-        *scale, fmt::format("[{}, {}] (N of {}, {})", plan->n, groups, projection.module,
-                            group ? fmt::format("K {} / group {}", plan->k, scheme.group_size)
-                                  : std::string("one per channel")));
+        packed, fmt::format("[N, {}]{} (K {}, {} bits)", dense,
+                            floor == dense ? "" : fmt::format(" or [N, {}]", floor), k, bits));
   }
-  plan->quant.scale_kind = group ? PERCH_SCALE_GROUP : PERCH_SCALE_CHANNEL;
-  plan->quant.group_k = group ? static_cast<uint32_t>(scheme.group_size) : 0;
-  PERCH_ASSIGN_OR_RETURN(plan->quant.scale_dtype, scale_type(*scale));
-  plan->k_unit = std::lcm(group ? scheme.group_size : 1, 8 / scheme.bits);
+  if (dense == floor && 32 % bits != 0 && k > 32 / bits && scheme.version.empty()) {
+    return wrong_scheme(
+        scheme, Projection{packed.tensor->name, 0, {}},
+        fmt::format("no version, and {} words for {} codes of {} bits", packed.columns, k, bits),
+        "the version of compressed-tensors that wrote it: two packings fit");
+  }
+  return {};
+}
 
+bool is_floor_packed(const Scheme& scheme, const RawView& packed, int64_t bits, int64_t k) {
+  if (32 % bits == 0) return false;
+  const int64_t dense = dense_words(k, bits);
+  if (dense != floor_words(k, bits)) return packed.columns != dense;
+  return is_before_dense(scheme.version);
+}
+
+Status plan_zero(const Scheme& scheme, const Projection& projection, MatrixPlan* plan) {
   const RawView* zero = projection.find("weight_zero_point");
-  if (scheme.symmetric && zero != nullptr) {
-    return invalid_argument(fmt::format(
-        "tensor \"{}\": got a zero point; want none, as config_groups.{} says symmetric: true",
-        zero->tensor->name, scheme.group));
+  if (scheme.unstated && zero == nullptr) return {};
+  if (scheme.symmetric && !scheme.unstated) {
+    if (zero == nullptr) return {};
+    return wrong_scheme(scheme, projection,
+                        fmt::format("tensor {}", quoted_name(zero->tensor->name)),
+                        "no zero points, as symmetric is true");
   }
-  if (scheme.symmetric) return {};
   if (zero == nullptr) {
-    return invalid_argument(fmt::format(
-        "module \"{}\": weight_zero_point: missing; want it, as config_groups.{} says symmetric: "
-        "false",
-        projection.module, scheme.group));
+    return missing_part(projection, "weight_zero_point",
+                        fmt::format("it, as {} says symmetric: false", scheme.where));
   }
-  if (zero->tensor->dtype != RawDtype::kI32) return wrong_dtype(*zero, "I32");
-  if (zero->rows != ceil_div(plan->n * scheme.bits, 32) || zero->columns != groups) {
-    return wrong_shape(*zero, fmt::format("[{}, {}]", ceil_div(plan->n * scheme.bits, 32), groups));
+  const RawView& scale = plan->scale->view;
+  const int64_t bits = type_bits(plan->quant.weight);
+  const bool packed = zero->tensor->dtype == RawDtype::kI32;
+  if (!packed && zero->tensor->dtype != RawDtype::kI8) return wrong_dtype(*zero, "I32 or I8");
+  const int64_t rows = packed ? ceil_div(plan->n * bits, 32) : scale.rows;
+  if (zero->rows != rows || zero->columns != scale.columns) {
+    return wrong_shape(*zero, fmt::format("[{}, {}]", rows, scale.columns));
   }
+  widen_to_channel(plan);
   plan->quant.zero_kind = PERCH_ZERO_INT;
   return {};
 }
 
-Result<MatrixPlan> plan(const nlohmann::json& quantization, const Projection& projection) {
-  PERCH_ASSIGN_OR_RETURN(const CompressedScheme scheme,
-                         find_compressed_scheme(quantization, projection.module));
-  PERCH_RETURN_IF_ERROR(check_scheme(scheme, projection.module));
+Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {
+  const RawView& packed = *projection.find("weight_packed");
+  PERCH_RETURN_IF_ERROR(check_method(scheme, projection, packed, "compressed-tensors"));
   PERCH_ASSIGN_OR_RETURN(const auto size, stored_shape(projection));
   MatrixPlan result;
   result.format = &kPackQuantizedFormat;
-  result.n = size.first;
-  result.k = size.second;
-  result.quant = make_quant(PERCH_TYPE_INT1 + static_cast<uint32_t>(scheme.bits) - 1);
-  result.act = scheme.act;
-  const RawView& packed = *projection.find("weight_packed");
-  const int64_t words = ceil_div(result.k * scheme.bits, 32);
-  if (packed.rows != result.n || packed.columns != words) {
-    return wrong_shape(packed, fmt::format("[{}, {}] (weight_shape [{}, {}], {} bits)", result.n,
-                                           words, result.n, result.k, scheme.bits));
+  PERCH_RETURN_IF_ERROR(check_dimensions(packed));
+  PERCH_RETURN_IF_ERROR(set_size(packed, size.first, size.second, &result));
+  // Without a configuration the words tell the width, where whole words are filled.
+  const int64_t bits = scheme.bits != 0 ? scheme.bits : packed.columns * 32 / result.k;
+  if (bits < 1 || bits > 8 || scheme.is_float) {
+    return wrong_scheme(scheme, projection,
+                        fmt::format("{} bits {}", bits, scheme.is_float ? "float" : "int"),
+                        "1 to 8 bits int, as weight_packed is I32");
   }
-  PERCH_RETURN_IF_ERROR(plan_scale(projection, scheme, &result));
-  if (const RawView* bias = projection.find("bias")) {
-    if (bias->rows != result.n || bias->columns != 1) {
-      return wrong_shape(*bias, fmt::format("[{}] (N of {})", result.n, projection.module));
-    }
-    result.quant.flags |= PERCH_QUANT_HAS_BIAS;
+  result.quant = make_quant(PERCH_TYPE_INT1 + static_cast<uint32_t>(bits) - 1);
+  if (packed.rows != result.n) {
+    return wrong_shape(packed, fmt::format("[{}, {}]", result.n, dense_words(result.k, bits)));
   }
+  PERCH_RETURN_IF_ERROR(check_packing(scheme, packed, bits, result.k));
+  if (is_floor_packed(scheme, packed, bits, result.k)) result.variant = 1;
+  const RawView* scale = projection.find("weight_scale");
+  if (scale == nullptr) return missing_part(projection, "weight_scale", "its scales");
+  PERCH_RETURN_IF_ERROR(plan_scale(scheme, projection, *scale, false, &result));
+  if (result.quant.scale_kind == PERCH_SCALE_BLOCK) {
+    return wrong_scheme(scheme, projection, "packed integers in blocks",
+                        "scales by tensor, channel or group");
+  }
+  PERCH_RETURN_IF_ERROR(plan_zero(scheme, projection, &result));
+  PERCH_RETURN_IF_ERROR(plan_g_idx(scheme, projection, "weight_g_idx", &result));
+  PERCH_RETURN_IF_ERROR(plan_act(scheme, projection, "input_scale", false, &result));
+  PERCH_RETURN_IF_ERROR(plan_bias(projection, &result));
   return result;
 }
 
-void read_codes(const RawView& packed, int bits, const MatrixSlice& slice,
-                const MatrixTarget& target) {
-  const int64_t first = slice.k0 * bits / 8;
-  const int64_t used_bits = (slice.k1 - slice.k0) * bits;
-  for (int64_t n = slice.n0; n < slice.n1; ++n) {
-    std::byte* row = target.codes + (n - slice.n0) * target.code_row_bytes;
-    std::memcpy(row, packed.at(n, 0) + first, static_cast<size_t>(target.code_row_bytes));
-    if (used_bits % 8 != 0) {
-      row[target.code_row_bytes - 1] &= static_cast<std::byte>((1 << (used_bits % 8)) - 1);
-    }
-  }
-}
-
-void read_zeros(const RawView& zero, int bits, const MatrixSlice& slice, int64_t first_group,
-                const MatrixTarget& target) {
-  for (int64_t n = slice.n0; n < slice.n1; ++n) {
-    for (int64_t g = 0; g < target.zero_columns; ++g) {
-      uint32_t word = 0;
-      std::memcpy(&word, zero.at(n * bits / 32, first_group + g), sizeof(word));
-      const uint32_t code = (word >> (n * bits % 32)) & ((1U << bits) - 1);
-      target.zero[(n - slice.n0) * target.zero_columns + g] = static_cast<uint8_t>(code);
-    }
-  }
-}
-
-Status read(const Projection& projection, const MatrixPlan& plan, const MatrixSlice& slice,
-            const MatrixTarget& target) {
+Status read_codes(const Projection& projection, const MatrixPlan& plan, const MatrixSlice& slice,
+                  std::byte* codes, int64_t row_bytes) {
+  const RawView& packed = *projection.find("weight_packed");
   const int bits = type_bits(plan.quant.weight);
-  read_codes(*projection.find("weight_packed"), bits, slice, target);
-  const int64_t first_group = plan.quant.group_k == 0 ? 0 : slice.k0 / plan.quant.group_k;
-  const RawView& scale = *projection.find("weight_scale");
+  if (plan.variant == 0) {
+    copy_code_rows(packed, bits, slice, codes, row_bytes);
+    return {};
+  }
+  const int64_t per_word = 32 / bits;
   for (int64_t n = slice.n0; n < slice.n1; ++n) {
-    std::memcpy(target.scale + (n - slice.n0) * target.scale_row_bytes, scale.at(n, first_group),
-                static_cast<size_t>(target.scale_row_bytes));
+    auto* row = reinterpret_cast<uint8_t*>(codes + (n - slice.n0) * row_bytes);
+    for (int64_t k = slice.k0; k < slice.k1; ++k) {
+      const uint32_t code = word_at(packed, n, k / per_word) >> (k % per_word * bits);
+      numeric::put_code(row, k - slice.k0, bits, code);
+    }
   }
-  if (target.zero != nullptr) {
-    read_zeros(*projection.find("weight_zero_point"), bits, slice, first_group, target);
+  return {};
+}
+
+Status read_zeros(const Projection& projection, const MatrixPlan& plan, int64_t n, int64_t g0,
+                  int64_t count, uint8_t* zeros) {
+  const RawView& zero = *projection.find("weight_zero_point");
+  const int bits = type_bits(plan.quant.weight);
+  const uint32_t mask = (1U << bits) - 1;
+  for (int64_t g = 0; g < count; ++g) {
+    if (zero.tensor->dtype == RawDtype::kI8) {
+      const int64_t row = zero.rows == plan.n ? n : 0;
+      const auto signed_zero = static_cast<int8_t>(*zero.at(row, g0 + g));
+      zeros[g] = static_cast<uint8_t>((signed_zero + (1 << (bits - 1))) & static_cast<int>(mask));
+      continue;
+    }
+    // A dense stream of bits down the column: a code may lie over two words.
+    const int64_t bit = n * bits;
+    uint64_t window = word_at(zero, bit / 32, g0 + g);
+    if (bit % 32 + bits > 32) window |= uint64_t{word_at(zero, bit / 32 + 1, g0 + g)} << 32;
+    zeros[g] = static_cast<uint8_t>(static_cast<uint32_t>(window >> (bit % 32)) & mask);
   }
-  return read_bias(projection, slice, target.bias);
+  return {};
 }
 
 std::vector<std::string_view> suffixes() {
-  return {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "bias"};
+  return {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx",
+          "input_scale",   "bias"};
 }
 
 }  // namespace
 
-const Format kPackQuantizedFormat = {"compressed-tensors pack-quantized (4 and 8 bits)", claims,
-                                     plan, read, suffixes};
+const Format kPackQuantizedFormat = {
+    "compressed-tensors pack-quantized", claims, plan, read_codes, read_zeros, suffixes};
 
 }  // namespace perch

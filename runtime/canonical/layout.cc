@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "canonical/format.h"
+#include "canonical/fused_experts.h"
 
 namespace perch {
 namespace {
-
-enum class Part { kGate, kUp, kDown, kGateUp };
 
 struct PartName {
   std::string_view name;
@@ -32,6 +32,13 @@ constexpr std::array kFused = {
 constexpr std::array kGranite = {
     PartName{"input_linear", Part::kGateUp},
     PartName{"output_linear", Part::kDown},
+};
+
+// step3: rank 3 under `moe`, no `experts` module.
+constexpr std::array kStacked = {
+    PartName{"gate_proj", Part::kGate},
+    PartName{"up_proj", Part::kUp},
+    PartName{"down_proj", Part::kDown},
 };
 
 // What a tensor's name says: expert `expert` (-1: fused) of layer `layer`, one part, one suffix.
@@ -105,7 +112,13 @@ NameKind parse_name(const RawTensor& tensor, ExpertTensor* out) {
     out->module = out->layer + ".";
     return match_part(name.substr(found + 1), kGranite, out) ? NameKind::kExpert : NameKind::kOther;
   }
-  return NameKind::kOther;
+  constexpr std::string_view kMoe = ".moe.";
+  const size_t moe = name.rfind(kMoe);
+  if (moe == std::string_view::npos) return NameKind::kOther;
+  out->layer = name.substr(0, moe + kMoe.size() - 1);
+  out->module = out->layer + ".";
+  return match_part(name.substr(moe + kMoe.size()), kStacked, out) ? NameKind::kExpert
+                                                                   : NameKind::kOther;
 }
 
 using PartMap = std::map<std::pair<int64_t, Part>, std::vector<ExpertTensor>>;
@@ -132,17 +145,10 @@ Projection projection_of(const std::vector<ExpertTensor>& tensors) {
   return projection;
 }
 
-Status missing(const std::string& layer, int64_t expert, const char* what) {
-  return invalid_argument(
-      fmt::format("layer \"{}\": expert {}: {}: missing; want it for each of "
-                  "the experts 0..{}",
-                  layer, expert, what, expert));
-}
-
 // Per-expert tensors: experts 0..n-1, each with the same parts.
 Status fill_per_expert(const PartMap& parts, LayerSource* layer) {
   const int64_t last = parts.rbegin()->first.first;
-  layer->orientation = {Orientation::kNative, "per-expert tensors"};
+  layer->orientation = {false, false, "per-expert tensors"};
   for (const auto& [key, unused] : parts) layer->gated |= key.second == Part::kGate;
   std::string lacking;
   for (int64_t e = 0; e <= last; ++e) {
@@ -164,61 +170,21 @@ Status fill_per_expert(const PartMap& parts, LayerSource* layer) {
                                       layer->name, lacking, last));
 }
 
-FusedRole role_of(const std::string& suffix, const RawTensor& tensor) {
-  if (suffix == "weight" || suffix == "weight_packed" || suffix == "blocks") {
-    return FusedRole::kWeight;
-  }
-  // A scale with more than one entry on both inner axes is a grid of blocks or groups: it turns
-  // with its weight. One with a single entry on an axis has no K to turn.
-  const bool grid = tensor.shape.size() == 3 && tensor.shape[1] > 1 && tensor.shape[2] > 1;
-  return grid && suffix.find("scale") != std::string::npos ? FusedRole::kBlockScale
-                                                           : FusedRole::kOther;
-}
-
-// Fused tensors: one per part and suffix, each seen as native views of every expert.
-Status fill_fused(const PartMap& parts, const OrientationChoice& chosen, LayerSource* layer) {
-  layer->orientation = chosen;
-  layer->gated = parts.contains({-1, Part::kGateUp});
-  const Part first = layer->gated ? Part::kGateUp : Part::kUp;
-  if (!parts.contains({-1, first})) return missing(layer->name, 0, "gate_up_proj");
-  if (!parts.contains({-1, Part::kDown})) return missing(layer->name, 0, "down_proj");
-  for (const auto& [key, tensors] : parts) {
-    for (const ExpertTensor& tensor : tensors) {
-      PERCH_ASSIGN_OR_RETURN(
-          const FusedView fused,
-          orient(*tensor.tensor, role_of(tensor.suffix, *tensor.tensor), chosen.value));
-      if (layer->experts.empty()) layer->experts.resize(static_cast<size_t>(fused.experts));
-      if (fused.experts != static_cast<int64_t>(layer->experts.size())) {
-        return invalid_argument(fmt::format(
-            "tensor \"{}\": shape: got {}; want {} experts as in "
-            "the layer's other tensors",
-            tensor.tensor->name, print_shape(tensor.tensor->shape), layer->experts.size()));
-      }
-      for (int64_t e = 0; e < fused.experts; ++e) {
-        ExpertSource& expert = layer->experts[static_cast<size_t>(e)];
-        const auto add = [&](Projection* projection, const RawView& view) {
-          projection->module = tensor.module;
-          projection->parts.emplace_back(tensor.suffix, view);
-        };
-        if (key.second == Part::kGateUp) {
-          add(&expert.gate, gate_view(fused, e, chosen.value));
-          add(&expert.up, up_view(fused, e, chosen.value));
-        } else {
-          add(key.second == Part::kUp ? &expert.up : &expert.down, expert_view(fused, e));
-        }
-      }
-    }
-  }
-  return {};
-}
-
-Status fill_moe(const PartMap& parts, const OrientationChoice& chosen, LayerSource* layer) {
+Status fill_moe(const ModelConfig& config, const PartMap& parts, const OrientationChoice& chosen,
+                LayerSource* layer) {
   const bool fused = parts.begin()->first.first == -1;
   if (fused && parts.rbegin()->first.first != -1) {
     return invalid_argument(fmt::format(
         "layer \"{}\": got fused and per-expert tensors; want one of the two", layer->name));
   }
-  return fused ? fill_fused(parts, chosen, layer) : fill_per_expert(parts, layer);
+  if (!fused) return fill_per_expert(parts, layer);
+  std::vector<FusedTensor> tensors;
+  for (const auto& [key, same] : parts) {
+    for (const ExpertTensor& tensor : same) {
+      tensors.push_back({key.second, tensor.module, tensor.suffix, tensor.tensor});
+    }
+  }
+  return fill_fused(config, tensors, chosen, layer);
 }
 
 // Splits "module.suffix" at the suffix that a quantized module has, if it has one.
@@ -235,8 +201,15 @@ std::optional<std::pair<std::string, std::string>> quantized_module(const std::s
 // Modules outside the experts that some format quantizes, with all their tensors.
 void find_linear_layers(const std::vector<const RawTensor*>& others, Layout* layout) {
   std::map<std::string, LayerSource> found;
+  std::set<std::string_view> names;
+  for (const RawTensor* tensor : others) names.insert(tensor->name);
   for (const RawTensor* tensor : others) {
-    if (const auto module = quantized_module(tensor->name)) found[module->first] = {};
+    const auto module = quantized_module(tensor->name);
+    // gemma4's router has a "scale" that is no scale of a weight.
+    if (!module || (module->second == "scale" && !names.contains(module->first + ".weight"))) {
+      continue;
+    }
+    found[module->first] = {};
   }
   for (const RawTensor* tensor : others) {
     const size_t dot = tensor->name.rfind('.');
@@ -278,7 +251,8 @@ bool natural_less(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-Result<Layout> find_layers(const std::vector<RawTensor>& tensors, const OrientationChoice& chosen) {
+Result<Layout> find_layers(const ModelConfig& config, const std::vector<RawTensor>& tensors,
+                           const OrientationChoice& chosen) {
   Layout layout;
   std::map<std::string, PartMap> moe;
   std::map<std::string, std::vector<std::string>> names;
@@ -303,7 +277,7 @@ Result<Layout> find_layers(const std::vector<RawTensor>& tensors, const Orientat
     layer.name = name;
     layer.moe = true;
     layer.tensors = names[name];
-    PERCH_RETURN_IF_ERROR(fill_moe(parts, chosen, &layer));
+    PERCH_RETURN_IF_ERROR(fill_moe(config, parts, chosen, &layer));
     layout.layers.push_back(std::move(layer));
   }
   find_linear_layers(others, &layout);

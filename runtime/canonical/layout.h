@@ -39,6 +39,7 @@ struct Layout {
 
 // All MoE layers and all quantized linear layers of the checkpoint. `chosen` applies to fused
 // expert tensors; per-expert tensors are native.
-Result<Layout> find_layers(const std::vector<RawTensor>& tensors, const OrientationChoice& chosen);
+Result<Layout> find_layers(const ModelConfig& config, const std::vector<RawTensor>& tensors,
+                           const OrientationChoice& chosen);
 
 }  // namespace perch

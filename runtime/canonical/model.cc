@@ -60,6 +60,25 @@ Status check_routers(const CanonicalModel& model, const Layout& layout) {
   return {};
 }
 
+Status add_layer(const ModelTypeRow& row, LayerSource source, const CanonicalOptions& options,
+                 CanonicalModel* model) {
+  std::optional<ModelConfig> own;
+  if (model->config.by_layer && source.moe) {
+    PERCH_ASSIGN_OR_RETURN(own, config_of_layer(model->config, source.name));
+  }
+  const ModelConfig& config = own ? *own : model->config;
+  PERCH_ASSIGN_OR_RETURN(CanonicalLayer layer,
+                         canonicalize_layer(config, std::move(source), options, &model->warnings));
+  if (layer.source.moe) {
+    const Checkpoint& checkpoint = model->checkpoint;
+    PERCH_ASSIGN_OR_RETURN(layer.router,
+                           find_router(config, row, layer.source, checkpoint, &layer.note));
+    layer.neighbours = find_neighbours(config, layer.source.name, checkpoint);
+  }
+  model->layers.push_back(std::move(layer));
+  return {};
+}
+
 }  // namespace
 
 Result<CanonicalModel> canonicalize_model(Checkpoint checkpoint, const CanonicalOptions& options) {
@@ -67,10 +86,16 @@ Result<CanonicalModel> canonicalize_model(Checkpoint checkpoint, const Canonical
   CanonicalModel model;
   model.checkpoint = std::move(checkpoint);
   model.warnings = model.checkpoint.warnings;
-  PERCH_ASSIGN_OR_RETURN(model.config, parse_model_config(model.checkpoint.config_json));
+  PERCH_ASSIGN_OR_RETURN(
+      model.config, parse_model_config(model.checkpoint.config_json, model.checkpoint.extra_json));
   const ModelTypeRow& row = find_model_type(model.config.model_type);
+  if (!row.refusal.empty()) {
+    return unsupported(
+        fmt::format("config.json: model_type: got \"{}\"; {}", row.model_type, row.refusal));
+  }
   const OrientationChoice orientation = choose_orientation(model.config, row, options.orientation);
-  PERCH_ASSIGN_OR_RETURN(Layout layout, find_layers(model.checkpoint.tensors, orientation));
+  PERCH_ASSIGN_OR_RETURN(Layout layout,
+                         find_layers(model.config, model.checkpoint.tensors, orientation));
   PERCH_RETURN_IF_ERROR(check_unexpected(layout, options, &model.warnings));
   PERCH_RETURN_IF_ERROR(check_routers(model, layout));
   warn_strangers(model.checkpoint, &model.warnings);
@@ -81,13 +106,7 @@ Result<CanonicalModel> canonicalize_model(Checkpoint checkpoint, const Canonical
                     model.config.model_type));
   }
   for (LayerSource& source : layout.layers) {
-    PERCH_ASSIGN_OR_RETURN(CanonicalLayer layer, canonicalize_layer(model.config, std::move(source),
-                                                                    options, &model.warnings));
-    if (layer.source.moe) {
-      PERCH_ASSIGN_OR_RETURN(layer.router, find_router(model.config, row, layer.source,
-                                                       model.checkpoint, &layer.note));
-    }
-    model.layers.push_back(std::move(layer));
+    PERCH_RETURN_IF_ERROR(add_layer(row, std::move(source), options, &model));
   }
   if (model.layers.empty()) {
     model.warnings.push_back("the checkpoint has no MoE layer and no quantized linear layer");

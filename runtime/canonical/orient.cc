@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "perch/runtime.h"
@@ -13,63 +14,79 @@ std::string print_shape(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-const char* orientation_name(Orientation orientation) {
-  switch (orientation) {
-    case Orientation::kNative:
-      return "native";
-    case Orientation::kTransposed:
-      return "transposed";
-    case Orientation::kInterleaved:
-      return "transposed, interleaved";
+const char* orientation_name(const OrientationChoice& orientation) {
+  if (orientation.interleaved) {
+    return orientation.transposed ? "transposed, interleaved" : "native, interleaved";
   }
-  return "unknown";
+  return orientation.transposed ? "transposed" : "native";
 }
 
 OrientationChoice choose_orientation(const ModelConfig& config, const ModelTypeRow& row,
                                      uint32_t override_value) {
-  if (override_value == PERCH_ORIENTATION_NATIVE) return {Orientation::kNative, "option"};
-  if (override_value == PERCH_ORIENTATION_TRANSPOSED) {
-    const bool interleaved = row.fused == Fused::kInterleaved;
-    return {interleaved ? Orientation::kInterleaved : Orientation::kTransposed, "option"};
-  }
+  const bool interleaved = row.fused == Fused::kInterleaved;
+  if (override_value == PERCH_ORIENTATION_NATIVE) return {false, interleaved, "option"};
+  if (override_value == PERCH_ORIENTATION_TRANSPOSED) return {true, interleaved, "option"};
   if (row.model_type.empty()) {
-    return {Orientation::kNative,
+    return {false, false,
             fmt::format("default: model_type \"{}\" is not in the table", config.model_type)};
   }
   const std::string by_type = fmt::format("model_type {}", config.model_type);
-  switch (row.fused) {
-    case Fused::kNone:
-    case Fused::kNative:
-      return {Orientation::kNative, by_type};
-    case Fused::kTransposed:
-      return {Orientation::kTransposed, by_type};
-    case Fused::kInterleaved:
-      return {Orientation::kInterleaved, by_type};
-    case Fused::kByVersion:
-      break;
+  if (row.fused != Fused::kByVersion) {
+    return {interleaved || row.fused == Fused::kTransposed, interleaved, by_type};
   }
   // transformers 5 writes its in-memory layout back; 4 and the hub's files are transposed.
-  const bool resaved = std::atoi(config.transformers_version.c_str()) >= 5;
-  return {resaved ? Orientation::kNative : Orientation::kTransposed,
+  const bool resaved = std::strtol(config.transformers_version.c_str(), nullptr, 10) >= 5;
+  return {!resaved, false,
           fmt::format("{}, transformers_version \"{}\"", by_type, config.transformers_version)};
 }
 
-Result<FusedView> orient(const RawTensor& tensor, FusedRole role, Orientation orientation) {
-  const size_t rank = tensor.shape.size();
-  if (rank == 0 || rank > 3 || (role != FusedRole::kOther && rank != 3)) {
-    return invalid_argument(fmt::format("tensor \"{}\": shape: got {}; want {}", tensor.name,
-                                        print_shape(tensor.shape),
-                                        role == FusedRole::kOther ? "rank 1 to 3" : "rank 3"));
+namespace {
+
+Status wrong_rank(const RawTensor& tensor, const char* want) {
+  return invalid_argument(fmt::format("tensor \"{}\": shape: got {}; want {}", tensor.name,
+                                      print_shape(tensor.shape), want));
+}
+
+// One value per row or fewer. Which of the inner axes is the rows is no question: the other is 1.
+Result<FusedView> orient_rows(const RawTensor& tensor, int64_t experts) {
+  const std::vector<int64_t>& shape = tensor.shape;
+  FusedView view;
+  view.tensor = &tensor;
+  view.experts = experts;
+  view.rows = 1;
+  view.columns = 1;
+  view.row_stride = 1;
+  view.column_stride = 1;
+  int64_t values = 1;
+  for (const int64_t dim : shape) values *= dim;
+  if (values == 1) return view;  // one for all experts, or there is one expert
+  if (shape[0] != experts || shape.size() > 3)
+    return wrong_rank(tensor, "[], [1] or [experts, ...]");
+  if (shape.size() == 3 && shape[1] != 1 && shape[2] != 1) {
+    return wrong_rank(tensor, "[experts, rows, 1]: one value per row");
   }
+  view.rows = values / std::max<int64_t>(1, experts);
+  view.expert_stride = view.rows;
+  return view;
+}
+
+}  // namespace
+
+Result<FusedView> orient(const RawTensor& tensor, FusedRole role, int64_t experts,
+                         const OrientationChoice& orientation) {
+  if (role == FusedRole::kRows) return orient_rows(tensor, experts);
+  const size_t rank = tensor.shape.size();
+  if (rank != 3 && rank != 4) return wrong_rank(tensor, "rank 3");
+  if (rank == 4 && orientation.transposed) return wrong_rank(tensor, "rank 3: it is transposed");
   FusedView view;
   view.tensor = &tensor;
   view.experts = tensor.shape[0];
-  view.rows = rank > 1 ? tensor.shape[1] : 1;
-  view.columns = rank > 2 ? tensor.shape[2] : 1;
+  view.rows = tensor.shape[1];
+  view.columns = tensor.shape[2] * (rank == 4 ? tensor.shape[3] : 1);
   view.row_stride = view.columns;
   view.column_stride = 1;
   view.expert_stride = view.rows * view.columns;
-  if (role != FusedRole::kOther && orientation != Orientation::kNative) {
+  if (orientation.transposed) {
     std::swap(view.rows, view.columns);
     std::swap(view.row_stride, view.column_stride);
   }
@@ -81,27 +98,18 @@ RawView expert_view(const FusedView& fused, int64_t expert) {
           fused.row_stride, fused.column_stride};
 }
 
-namespace {
-RawView half_view(const FusedView& fused, int64_t expert, Orientation orientation, int64_t half) {
+RawView half_view(const FusedView& fused, int64_t expert, const OrientationChoice& orientation,
+                  int64_t half) {
   RawView view = expert_view(fused, expert);
   if (fused.rows == 1) return view;
   view.rows = fused.rows / 2;
-  if (orientation == Orientation::kInterleaved) {
+  if (orientation.interleaved) {
     view.offset += half * fused.row_stride;
     view.row_stride = 2 * fused.row_stride;
   } else {
     view.offset += half * view.rows * fused.row_stride;
   }
   return view;
-}
-}  // namespace
-
-RawView gate_view(const FusedView& fused, int64_t expert, Orientation orientation) {
-  return half_view(fused, expert, orientation, 0);
-}
-
-RawView up_view(const FusedView& fused, int64_t expert, Orientation orientation) {
-  return half_view(fused, expert, orientation, 1);
 }
 
 }  // namespace perch

@@ -1,8 +1,9 @@
 // Orientation of fused expert tensors: which stored axis is which.
 //
 // The rule: metadata decides (an override, else the model_type's row, else native) and shape only
-// confirms, because shape cannot decide where H == I, H == 2I, or a block grid is square. Weights
-// and block scales turn together; other scales and biases have no K axis and never turn.
+// confirms, because shape cannot decide where H == I, H == 2I, or a block grid is square. What has
+// a K axis turns with the weight: codes, and scales by group or block. Other scales and biases have
+// none and never turn.
 #pragma once
 
 #include <string>
@@ -15,19 +16,24 @@
 
 namespace perch {
 
-enum class Orientation { kNative, kTransposed, kInterleaved };
-const char* orientation_name(Orientation orientation);
-
 struct OrientationChoice {
-  Orientation value = Orientation::kNative;
-  std::string decided_by;  // "per-expert tensors", "model_type qwen3_vl_moe", "option"
+  bool transposed = false;   // [E,K,N] instead of [E,N,K]
+  bool interleaved = false;  // row 2j is gate, 2j+1 up, instead of halves
+  std::string decided_by;    // "per-expert tensors", "model_type qwen3_vl_moe", "option"
 };
+
+// "native", "transposed", "native, interleaved", "transposed, interleaved"
+const char* orientation_name(const OrientationChoice& orientation);
 
 // `override_value`: PERCH_ORIENTATION_*.
 OrientationChoice choose_orientation(const ModelConfig& config, const ModelTypeRow& row,
                                      uint32_t override_value);
 
-enum class FusedRole { kWeight, kBlockScale, kOther };
+enum class FusedRole {
+  kMatrix,  // codes, or scales with a row for each of theirs: turns, splits in halves
+  kBlocks,  // a grid of blocks: turns, stays whole
+  kRows,    // one value per row or fewer: never turns, splits in halves
+};
 
 // A fused tensor read as native [E, rows, columns].
 struct FusedView {
@@ -35,18 +41,20 @@ struct FusedView {
   int64_t experts = 0;
   int64_t rows = 0;
   int64_t columns = 0;
-  int64_t expert_stride = 0;
+  int64_t expert_stride = 0;  // 0: one value for all experts
   int64_t row_stride = 0;
   int64_t column_stride = 0;
 };
 
-// Rank 3, or rank 2 and 1 for the kOther role ([E,N] and [E]). Nothing is moved: strides turn.
-Result<FusedView> orient(const RawTensor& tensor, FusedRole role, Orientation orientation);
+// Nothing is moved: strides turn. kMatrix and kBlocks: rank 3, or rank 4 whose last two dimensions
+// are one (blocks of packed codes). kRows: [], [1], [E], [E,N], [E,N,1] or [E,1,N].
+Result<FusedView> orient(const RawTensor& tensor, FusedRole role, int64_t experts,
+                         const OrientationChoice& orientation);
 
-// Expert e's rows of a fused tensor: all, or its gate or up rows. A tensor with a single row (one
-// scale per expert) is shared by gate and up.
+// Expert e's rows of a fused tensor.
 RawView expert_view(const FusedView& fused, int64_t expert);
-RawView gate_view(const FusedView& fused, int64_t expert, Orientation orientation);
-RawView up_view(const FusedView& fused, int64_t expert, Orientation orientation);
+// Half 0 (gate) or 1 (up) of them. A tensor with a single row is shared by both.
+RawView half_view(const FusedView& fused, int64_t expert, const OrientationChoice& orientation,
+                  int64_t half);
 
 }  // namespace perch

@@ -16,7 +16,7 @@ struct RawView {
   const RawTensor* tensor = nullptr;
   int64_t offset = 0;
   int64_t rows = 0;
-  int64_t columns = 0;
+  int64_t columns = 1;
   int64_t row_stride = 0;
   int64_t column_stride = 0;
 
@@ -27,12 +27,13 @@ struct RawView {
   }
 };
 
-// The whole tensor: [] and [N] as a column, [N,K] as it stands.
+// The whole tensor: [] and [N] as a column, [N,K] as it stands; of a higher rank, all but the first
+// dimension as columns.
 inline RawView whole_view(const RawTensor& tensor) {
   RawView view;
   view.tensor = &tensor;
   view.rows = tensor.shape.empty() ? 1 : tensor.shape[0];
-  view.columns = tensor.shape.size() < 2 ? 1 : tensor.shape[1];
+  for (size_t i = 1; i < tensor.shape.size(); ++i) view.columns *= tensor.shape[i];
   view.row_stride = view.columns;
   view.column_stride = 1;
   return view;
@@ -42,6 +43,9 @@ inline RawView whole_view(const RawTensor& tensor) {
 // "weight_packed", "weight_scale").
 struct Projection {
   std::string module;  // "model.layers.0.mlp.experts.3.gate_proj"
+  // Rows of a fused matrix that lie before this half. A grid of blocks over the whole fused matrix
+  // is then seen whole, as a row of blocks may belong to both halves.
+  int64_t fused_rows_before = 0;
   std::vector<std::pair<std::string, RawView>> parts;
 
   const RawView* find(std::string_view suffix) const {

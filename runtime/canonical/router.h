@@ -16,7 +16,8 @@
 
 namespace perch {
 
-// Movable only: config.bias points into correction_bias, which stays where it is in a move.
+// Movable only: config's pointers point into the vectors, whose values stay where they are in a
+// move.
 struct RouterSource {
   RouterSource() = default;
   RouterSource(RouterSource&&) = default;
@@ -24,13 +25,16 @@ struct RouterSource {
 
   perch_route_config config{};
   std::vector<float> correction_bias;
+  std::vector<float> expert_scale;
   std::vector<float> logit_bias;      // of the router's linear layer; empty when it has none
+  std::vector<float> input_scale;     // [H]: the router sees x / rms(x) times it; empty: it sees x
+  double input_epsilon = 0.0;         // added to the mean square of x
   const RawTensor* weight = nullptr;  // [E, H of the model]
   std::string formula;                // "softmax, topk, renormalized (R1)": for inspect
 };
 
-// nullopt when the model_type has no known routing or the router's tensor is absent; `note` then
-// says which.
+// nullopt when the layer's routing is not known or not offered, or the router's tensor is absent;
+// `note` then says which.
 Result<std::optional<RouterSource>> find_router(const ModelConfig& config, const ModelTypeRow& row,
                                                 const LayerSource& layer,
                                                 const Checkpoint& checkpoint, std::string* note);

@@ -3,38 +3,63 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/checked.h"
 
 namespace perch {
+namespace {
 
-Result<Range> tensor_parallel_range(const std::string& what, int64_t size, int64_t unit,
-                                    const Split& split) {
+std::vector<int64_t> edges_of(int64_t size, int64_t unit, int64_t ranks) {
   const int64_t units = ceil_div(size, unit);
-  if (units < split.tp_size) {
-    return invalid_argument(
-        fmt::format("{}: got size {} in units of {} for tp {}; want at least one unit per rank: tp "
-                    "{} or less works",
-                    what, size, unit, split.tp_size, units));
+  std::vector<int64_t> edges;
+  for (int64_t rank = 0; rank <= ranks; ++rank) {
+    edges.push_back(std::min(size, ceil_div(units * rank, ranks) * unit));
   }
-  const auto edge = [&](int64_t rank) {
-    return std::min(size, ceil_div(units * rank, split.tp_size) * unit);
-  };
-  return Range{edge(split.tp_rank), edge(int64_t{split.tp_rank} + 1)};
+  return edges;
 }
 
-Range expert_parallel_range(int64_t experts, const Split& split) {
+}  // namespace
+
+Result<std::vector<int64_t>> tensor_parallel_edges(const std::string& what, int64_t size,
+                                                   const Grain& grain, int64_t tp_size) {
+  const int64_t groups = ceil_div(size, grain.group);
+  if (groups % tp_size == 0) return edges_of(size, grain.group, tp_size);
+  if (size % tp_size == 0) {
+    const int64_t part = size / tp_size;
+    if (std::gcd(grain.group, part) % grain.finest == 0) return edges_of(size, part, tp_size);
+  }
+  // A divisor of the group that is a multiple of the finest, the largest first.
+  for (int64_t parts = 1; parts <= grain.group / grain.finest; ++parts) {
+    const int64_t unit = grain.group / parts;
+    if (grain.group % parts != 0 || unit % grain.finest != 0) continue;
+    if (ceil_div(size, unit) >= tp_size) return edges_of(size, unit, tp_size);
+  }
+  return invalid_argument(fmt::format(
+      "{}: got size {} in groups of {} for tp {}; want at least {} for each rank: tp {} "
+      "or less works, or expert parallelism",
+      what, size, grain.group, tp_size, grain.finest, ceil_div(size, grain.finest)));
+}
+
+std::vector<int64_t> expert_parallel_ids(int64_t experts, const Split& split) {
+  std::vector<int64_t> ids;
+  if (split.round_robin) {
+    for (int64_t e = split.ep_rank; e < experts; e += split.ep_size) ids.push_back(e);
+    return ids;
+  }
   const int64_t base = experts / split.ep_size;
   const int64_t rest = experts % split.ep_size;
   const int64_t rank = split.ep_rank;
   const int64_t begin = rank * base + std::min(rank, rest);
-  return {begin, begin + base + (rank < rest ? 1 : 0)};
+  ids.resize(static_cast<size_t>(base + (rank < rest ? 1 : 0)));
+  std::iota(ids.begin(), ids.end(), begin);
+  return ids;
 }
 
-std::vector<int32_t> expert_map(int64_t experts, const Range& local) {
+std::vector<int32_t> expert_map(int64_t experts, const std::vector<int64_t>& local) {
   std::vector<int32_t> map(static_cast<size_t>(experts), -1);
-  for (int64_t e = local.begin; e < local.end; ++e) {
-    map[static_cast<size_t>(e)] = static_cast<int32_t>(e - local.begin);
+  for (size_t i = 0; i < local.size(); ++i) {
+    map[static_cast<size_t>(local[i])] = static_cast<int32_t>(i);
   }
   return map;
 }

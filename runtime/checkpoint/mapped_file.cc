@@ -51,17 +51,15 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-void MappedFile::advise_dontneed(int64_t offset, int64_t bytes) const {
-  const auto size = static_cast<int64_t>(bytes_.size());
-  const int64_t begin = std::clamp<int64_t>(offset, 0, size);
-  const int64_t end = begin + std::clamp<int64_t>(bytes, 0, size - begin);
+void release_pages(std::span<const std::byte> bytes) {
   // Inwards to page borders: the neighbours on a shared page may still be in use.
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  const int64_t first = (begin + page - 1) / page * page;
-  const int64_t last = end / page * page;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t first = (begin + page - 1) / page * page;
+  const uintptr_t last = (begin + bytes.size()) / page * page;
   if (first >= last) return;
   // A hint: the bytes are right whether or not the kernel takes it.
-  (void)madvise(const_cast<std::byte*>(bytes_.data()) + first, static_cast<size_t>(last - first),
+  (void)madvise(const_cast<std::byte*>(bytes.data()) + (first - begin), last - first,
                 MADV_DONTNEED);
 }
 

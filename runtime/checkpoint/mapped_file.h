@@ -28,11 +28,6 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  // Gives back the memory of the pages that lie wholly inside [offset, offset + bytes): called when
-  // a tensor was copied or packed, so that load does not hold source and result together. The range
-  // stays readable (the pages come back from the file); one outside the file is cut to it.
-  void advise_dontneed(int64_t offset, int64_t bytes) const;
-
  private:
   MappedFile(std::string path, std::span<const std::byte> bytes)
       : path_(std::move(path)), bytes_(bytes) {}
@@ -40,5 +35,10 @@ class MappedFile {
   std::string path_;
   std::span<const std::byte> bytes_;
 };
+
+// Gives back the memory of the pages that lie wholly inside `bytes` of a mapped file: called when a
+// tensor was packed, so that loading does not hold source and result together. They stay readable,
+// as the pages come back from the file. Never for other memory: there it would lose the contents.
+void release_pages(std::span<const std::byte> bytes);
 
 }  // namespace perch

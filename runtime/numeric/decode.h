@@ -28,6 +28,20 @@ struct MatrixTensors {
   const int32_t* g_idx = nullptr;  // [K] of the rows that are decoded: gate's or up's own
 };
 
+// The tensors that `find` has under their suffixes (".scale"; "" for the codes), null for none.
+template <typename Find>
+MatrixTensors matrix_tensors(Find&& find) {
+  MatrixTensors tensors;
+  tensors.w = find("");
+  tensors.scale = find(".scale");
+  tensors.scale2 = static_cast<const float*>(find(".scale2"));
+  tensors.zero = find(".zero");
+  tensors.offset = static_cast<const float*>(find(".offset"));
+  tensors.lut = static_cast<const float*>(find(".lut"));
+  tensors.g_idx = static_cast<const int32_t*>(find(".g_idx"));
+  return tensors;
+}
+
 // Bits of one code; 0 for what is no element type.
 constexpr int code_bits(uint32_t type) {
   if (type >= PERCH_TYPE_INT1 && type <= PERCH_TYPE_INT8) {
@@ -97,6 +111,28 @@ inline float load_float(uint32_t type, const void* data, int64_t index) {
       return f32_from_e8m0(load_unaligned<uint8_t>(data, index));
     default:
       return std::nanf("");
+  }
+}
+
+// Rounds once to a float type whose elements are whole bytes, to element `index` of an array of it;
+// what is too large goes where the type's conversion sends it. e8m0: the power of two not below.
+inline void store_float(uint32_t type, float value, void* data, int64_t index) {
+  const auto put = [&](auto code) {
+    std::memcpy(static_cast<uint8_t*>(data) + index * int64_t{sizeof(code)}, &code, sizeof(code));
+  };
+  switch (type) {
+    case PERCH_TYPE_F16:
+      return put(f16_from_f32(value));
+    case PERCH_TYPE_BF16:
+      return put(bf16_from_f32(value));
+    case PERCH_TYPE_E4M3FN:
+      return put(e4m3_from_f32(value));
+    case PERCH_TYPE_E5M2:
+      return put(e5m2_from_f32(value));
+    case PERCH_TYPE_E8M0:
+      return put(e8m0_ceil_from_f32(value));
+    default:
+      return put(value);
   }
 }
 

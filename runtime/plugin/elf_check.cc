@@ -34,7 +34,7 @@ constexpr unsigned kMachine = EM_PPC64;
 constexpr unsigned kMachine = EM_NONE;  // any: the dynamic linker then decides
 #endif
 
-constexpr uint64_t kNoteBytesMax = 64 * 1024;  // a build-id note has some 36
+constexpr uint64_t kNoteBytesMax = uint64_t{64} * 1024;  // a build-id note has some 36
 
 class File {
  public:

@@ -7,7 +7,7 @@
 
 #include "base/layer_config.h"
 #include "base/status.h"
-#include "canonical/canonical_layer.h"
+#include "canonical/read_expert.h"
 
 namespace perch {
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <numeric>
 
 namespace perch {
 
@@ -80,20 +82,82 @@ Result<Prepared> Preparation::end() {
   return Prepared(candidate_.api, handle);
 }
 
+namespace {
+
+// The experts of a layer; -1 alone for a linear one.
+std::vector<int32_t> experts_of(const CanonicalLayer& layer) {
+  if (!layer.config.is_moe()) return {-1};
+  std::vector<int32_t> experts(layer.experts.size());
+  std::iota(experts.begin(), experts.end(), 0);
+  return experts;
+}
+
+}  // namespace
+
 Result<Prepared> prepare_layer(const CanonicalLayer& layer, const Selection& selection,
-                               const Candidate& candidate, const perch_stream& stream) {
+                               const Candidate& candidate, const perch_stream& stream,
+                               LoadReport* report) {
+  *report = {};
+  const auto begin = std::chrono::steady_clock::now();
   PERCH_ASSIGN_OR_RETURN(const std::unique_ptr<Preparation> preparation,
                          Preparation::begin(candidate, selection.config, stream));
-  const bool moe = layer.config.is_moe();
-  const int64_t first = moe ? 0 : -1;
-  const int64_t end = moe ? layer.experts.size() : 0;
-  for (int64_t expert = first; expert < end; ++expert) {
-    PERCH_ASSIGN_OR_RETURN(const std::vector<CanonicalTensor> tensors, read_expert(layer, expert));
+  for (const int32_t expert : experts_of(layer)) {
+    PERCH_ASSIGN_OR_RETURN(const CanonicalExpert canonical,
+                           selected_expert(layer, selection, expert, &report->requant));
+    report->bytes_read += canonical.bytes_read;
     ExpertTensors ready;
-    add_canonical(tensors, &ready);
-    PERCH_RETURN_IF_ERROR(preparation->put(static_cast<int32_t>(expert), ready));
+    add_canonical(canonical.tensors, &ready);
+    PERCH_RETURN_IF_ERROR(preparation->put(expert, ready));
+    release_expert(layer, expert);
   }
-  return preparation->end();
+  Result<Prepared> prepared = preparation->end();
+  report->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return prepared;
+}
+
+Result<CanonicalExpert> selected_expert(const CanonicalLayer& layer, const Selection& selection,
+                                        int64_t expert, RequantError* error) {
+  if (selection.requant.empty()) return read_expert(layer, selection.config, expert);
+  // As stored, but with the input quantization in force: its scale crosses with the weights.
+  LayerConfig stored = layer.config;
+  stored.act_first() = selection.config.act_first();
+  stored.act_second() = selection.config.act_second();
+  PERCH_ASSIGN_OR_RETURN(const CanonicalExpert canonical, read_expert(layer, stored, expert));
+  return requantize(canonical, stored, selection.config, error);
+}
+
+namespace {
+
+// Whether the backend takes these tensors: asked by preparing them as a layer of one expert.
+Status try_expert(const Candidate& candidate, const LayerConfig& config, int32_t expert,
+                  const ExpertTensors& tensors) {
+  LayerConfig alone = config;
+  if (alone.is_moe()) alone.moe().num_experts = 1;
+  perch_stream stream{};
+  stream.device = config.abi().device;
+  PERCH_ASSIGN_OR_RETURN(const std::unique_ptr<Preparation> preparation,
+                         Preparation::begin(candidate, alone, stream));
+  return preparation->put(expert < 0 ? -1 : 0, tensors)
+      .with_context(fmt::format("new weights of expert {}", expert));
+}
+
+}  // namespace
+
+Status update_all(const CanonicalLayer& layer, const Selection& selection,
+                  const Candidate& candidate, const Prepared& prepared) {
+  for (const bool trial : {true, false}) {
+    for (const int32_t expert : experts_of(layer)) {
+      RequantError unused;
+      PERCH_ASSIGN_OR_RETURN(const CanonicalExpert canonical,
+                             selected_expert(layer, selection, expert, &unused));
+      ExpertTensors ready;
+      add_canonical(canonical.tensors, &ready);
+      PERCH_RETURN_IF_ERROR(trial ? try_expert(candidate, selection.config, expert, ready)
+                                  : update_expert(prepared, candidate, expert, ready));
+      if (!trial) release_expert(layer, expert);
+    }
+  }
+  return {};
 }
 
 Status update_expert(const Prepared& prepared, const Candidate& candidate, int32_t expert,

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "canonical/canonical_layer.h"
 #include "prepare/expert_tensors.h"
+#include "prepare/requantize.h"
 #include "select/candidate.h"
 
 namespace perch {
@@ -63,9 +64,28 @@ class Preparation {
   std::vector<bool> have_;  // per expert; one entry for a linear layer
 };
 
-// The whole of a checkpoint's layer: one expert's canonical tensors exist at a time.
+// What loading one layer took.
+struct LoadReport {
+  int64_t bytes_read = 0;  // of the checkpoint
+  double seconds = 0;      // reading, converting and packing
+  RequantError requant;    // where the selection asks for another format
+};
+
+// The whole of a checkpoint's layer: one expert's canonical tensors exist at a time, two while they
+// are converted, and the checkpoint's pages of an expert are given back once it is packed.
 Result<Prepared> prepare_layer(const CanonicalLayer& layer, const Selection& selection,
-                               const Candidate& candidate, const perch_stream& stream);
+                               const Candidate& candidate, const perch_stream& stream,
+                               LoadReport* report);
+
+// Expert `expert` in the format that the selection asks for.
+Result<CanonicalExpert> selected_expert(const CanonicalLayer& layer, const Selection& selection,
+                                        int64_t expert, RequantError* error);
+
+// Replaces all weights of a prepared layer by those of `layer`, in place. Every expert is first
+// prepared alone and thrown away, so that one which the backend refuses is found before anything is
+// written: on an error the old weights are whole.
+Status update_all(const CanonicalLayer& layer, const Selection& selection,
+                  const Candidate& candidate, const Prepared& prepared);
 
 // Replaces one expert of prepared weights.
 Status update_expert(const Prepared& prepared, const Candidate& candidate, int32_t expert,

@@ -45,23 +45,27 @@ std::vector<OracleRow> oracle_rows(const CanonicalLayer& layer, const LayerConfi
         static_cast<const std::byte*>(args.topk_weights->data) + args.topk_weights->byte_offset);
     const int64_t topk = config.moe().topk;
     for (int64_t slot = row * topk; slot < (row + 1) * topk; ++slot) {
-      const int64_t local = id_at(*args.topk_ids, slot) - layer.experts.begin;
-      if (local < 0 || local >= layer.experts.size()) continue;
-      rows[t].visits.push_back({local, weights[slot]});
+      const int64_t id = id_at(*args.topk_ids, slot);
+      const auto held = std::lower_bound(layer.experts.begin(), layer.experts.end(), id);
+      if (held == layer.experts.end() || *held != id) continue;
+      rows[t].visits.push_back({held - layer.experts.begin(), weights[slot]});
     }
   }
   return rows;
 }
 
-// Reads canonical tensors of one expert at a time and keeps them until the next.
+// Reads the tensors of one expert at a time, as its backend got them, and keeps them until the
+// next.
 class CanonicalReader {
  public:
-  explicit CanonicalReader(const CanonicalLayer& layer) : layer_(layer) {}
+  CanonicalReader(const CanonicalLayer& layer, const Selection& selection)
+      : layer_(layer), selection_(selection) {}
 
   Status read(int64_t expert, std::vector<NamedData>* tensors) {
     const int64_t index = layer_.config.is_moe() ? expert : -1;
-    PERCH_ASSIGN_OR_RETURN(tensors_, read_expert(layer_, index));
-    for (const CanonicalTensor& tensor : tensors_) {
+    RequantError unused;
+    PERCH_ASSIGN_OR_RETURN(expert_, selected_expert(layer_, selection_, index, &unused));
+    for (const CanonicalTensor& tensor : expert_.tensors) {
       tensors->push_back({tensor.spec.name, tensor.data.data()});
     }
     return {};
@@ -69,14 +73,16 @@ class CanonicalReader {
 
  private:
   const CanonicalLayer& layer_;
-  std::vector<CanonicalTensor> tensors_;
+  const Selection& selection_;
+  CanonicalExpert expert_;
 };
 
 }  // namespace
 
-Status compare_output(const CanonicalLayer& layer, const LayerConfig& config,
+Status compare_output(const CanonicalLayer& layer, const Selection& selection,
                       uint32_t support_flags, const perch_exec_args& args, const DLTensor& expected,
                       perch_comparison* comparison) {
+  const LayerConfig& config = selection.config;
   if (config.is_moe() && config.moe().form != PERCH_FORM_STANDARD) {
     return unsupported("perch_model_compare: form: got batched or grouped; want standard");
   }
@@ -93,7 +99,7 @@ Status compare_output(const CanonicalLayer& layer, const LayerConfig& config,
   NormalTensor checked;
   PERCH_RETURN_IF_ERROR(check_tensor(&expected, 0, want, &checked));
 
-  CanonicalReader reader(layer);
+  CanonicalReader reader(layer, selection);
   PERCH_ASSIGN_OR_RETURN(const Oracle oracle,
                          evaluate_rows(
                              config,

@@ -1,6 +1,7 @@
 // Reads /proc and /sys into CpuLimits, then decides on it. Nothing here is kept between calls.
 #include "run/cpu_topology.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -130,7 +131,7 @@ double read_quota_cpus(const std::string& root) {
     if (controllers.empty()) {
       mounts = {fs, fs + "/unified"};
     } else if (has_word(controllers, "cpu")) {
-      mounts = {fs + "/cpu", fs + "/" + controllers};
+      mounts = {fs + "/cpu", fmt::format("{}/{}", fs, controllers)};
     }
     for (const std::string& mount : mounts) {
       const double quota = tightest_quota(mount, group);

@@ -1,4 +1,4 @@
-// Routing: logits -> expert ids and weights. The arithmetic of R1..R4.
+// Routing: logits -> expert ids and weights. The arithmetic of R1..R9.
 //
 // Scores are rounded to f32, as the models' own code has them, so that what underflows there
 // underflows here. What bad logits do is written at perch_route_config in runtime.h.

@@ -45,6 +45,7 @@ struct Selection {
   bool found = false;                 // candidates[0] is the choice
   bool fallback = false;              // the choice is outside the rule's `use`
   bool try_next_on_prepare_error = false;
+  std::string requant;             // the weight format to convert to, "" for none; lossy
   std::string rule;                // "perch.yaml:12:7", "" when no rule matched
   std::vector<std::string> notes;  // what the rule changed
 

@@ -8,6 +8,7 @@
 
 #include "base/abi_layout.h"
 #include "base/recipe.h"
+#include "base/requant_rules.h"
 
 namespace perch {
 namespace {
@@ -21,11 +22,6 @@ Status apply_rule(const Policy& policy, Selection* selection) {
   if (policy.rule == nullptr) return {};
   const Rule& rule = *policy.rule;
   selection->rule = rule.where;
-  if (rule.requant) {
-    return unsupported(fmt::format(
-        "{}: requant: got \"{}\"; want no requant: this version does not convert weights",
-        rule.where, *rule.requant));
-  }
   for (const auto& [key, value] : rule.options) {
     const auto& own = config.options();
     const bool given = std::any_of(
@@ -40,6 +36,22 @@ Status apply_rule(const Policy& policy, Selection* selection) {
                                          print_act(config.act_first())));
   config.act_first() = *act;
   if (config.is_moe()) config.act_second() = *act;
+  return {};
+}
+
+// Lossy, so it is noted. Where both ask, the request wins over the rule.
+Status apply_requant(const Policy& policy, const std::string& asked, Selection* selection) {
+  const bool by_rule = asked.empty() && policy.rule != nullptr && policy.rule->requant.has_value();
+  if (!by_rule && asked.empty()) return {};
+  const std::string format = by_rule ? *policy.rule->requant : asked;
+  const std::string where = by_rule ? policy.rule->where : "option requant";
+  Result<LayerConfig> converted = requantized_config(selection->config, format);
+  if (!converted.ok()) return converted.status().with_context(where);
+  selection->notes.push_back(fmt::format(
+      "weights: {} by {}, in place of the checkpoint's {}; lossy", print_weight(converted->first()),
+      where, print_weight(selection->config.first())));
+  selection->requant = format;
+  selection->config = std::move(*converted);
   return {};
 }
 
@@ -273,6 +285,7 @@ Result<Selection> select_backend(const Config& config, const Registry& registry,
   const LayerFacts facts = facts_of(*request.config, request.model_type);
   const Policy policy = policy_for(config, facts);
   PERCH_RETURN_IF_ERROR(apply_rule(policy, &selection));
+  PERCH_RETURN_IF_ERROR(apply_requant(policy, request.requant, &selection));
   const Asking asking{selection.config, policy, request.only};
   for (const LibraryRecord& library : registry.libraries()) {
     add_library(asking, library, &selection.candidates);
@@ -327,6 +340,13 @@ Status no_candidate_status(const Selection& selection) {
     i = next;
   }
   if (all.empty()) text += " No backend library was found.";
+  const bool quantized_input = selection.config.act_first().dtype != PERCH_TYPE_NONE ||
+                               selection.config.act_second().dtype != PERCH_TYPE_NONE;
+  if (quantized_input) {
+    text +=
+        " The checkpoint quantizes this layer's input; a rule with `act: none` runs it "
+        "unquantized.";
+  }
   return unsupported(text);
 }
 

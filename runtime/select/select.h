@@ -17,10 +17,11 @@ struct SelectRequest {
   const LayerConfig* config = nullptr;
   std::string model_type;
   std::string only;
+  std::string requant;  // wins over the rule's; "" for none
 };
 
-// INVALID_ARGUMENT when the rule cannot be applied (an `act` that does not parse). Nothing fitting
-// is not an error here: see no_candidate_status.
+// INVALID_ARGUMENT when the rule cannot be applied (an `act` or `requant` that does not parse).
+// Nothing fitting is not an error here: see no_candidate_status.
 Result<Selection> select_backend(const Config& config, const Registry& registry,
                                  const SelectRequest& request);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api_rig.h"
+#include "write_safetensors.h"
 
 namespace perch::test {
 
@@ -32,23 +33,11 @@ struct Checkpoint {
   // config.json and model.safetensors.
   void write(const std::string& directory) const {
     std::ofstream(directory + "/config.json") << config.dump();
-    json header = json::object();
-    uint64_t offset = 0;
+    std::vector<FileTensor> rows;
     for (const auto& [name, tensor] : tensors) {
-      header[name] = {{"dtype", dtype_name(tensor.dtype)},
-                      {"shape", tensor.shape},
-                      {"data_offsets", {offset, offset + tensor.bytes.size()}}};
-      offset += tensor.bytes.size();
+      rows.push_back({name, dtype_name(tensor.dtype), tensor.shape, &tensor.bytes});
     }
-    const std::string text = header.dump();
-    const uint64_t length = text.size();
-    std::ofstream file(directory + "/model.safetensors", std::ios::binary);
-    file.write(reinterpret_cast<const char*>(&length), 8);
-    file << text;
-    for (const auto& [name, tensor] : tensors) {
-      file.write(reinterpret_cast<const char*>(tensor.bytes.data()),
-                 static_cast<std::streamsize>(tensor.bytes.size()));
-    }
+    write_safetensors(directory + "/model.safetensors", rows);
   }
 
  private:
@@ -64,6 +53,13 @@ inline perch_model_opts model_opts() {
   perch_model_opts opts{};
   opts.struct_size = sizeof(opts);
   return opts;
+}
+
+inline perch_host::Model open_directory(perch_runtime* runtime, const std::string& directory,
+                                        const perch_model_opts& opts) {
+  perch_model* model = nullptr;
+  perch_host::check(perch_model_open, runtime, directory.c_str(), &opts, &model);
+  return perch_host::Model(model);
 }
 
 inline json inspect(const perch_host::Model& model) {
@@ -235,6 +231,32 @@ inline json packed_config(int bits, const std::string& strategy, int64_t group =
   return {{"quant_method", "compressed-tensors"},
           {"format", "pack-quantized"},
           {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
+}
+
+// A qwen3_moe layer with codes at random and scales as `draw_scale` gives them.
+template <typename DrawScale>
+Checkpoint packed_moe(const MoeSizes& sizes, int bits, int64_t group, uint32_t seed,
+                      DrawScale&& draw_scale) {
+  Checkpoint checkpoint;
+  checkpoint.config = moe_config_json("qwen3_moe", sizes);
+  checkpoint.config["quantization_config"] = packed_config(bits, "group", group);
+  std::mt19937 rng(seed);
+  for (uint32_t e = 0; e < sizes.experts; ++e) {
+    const std::string expert = "model.layers.0.mlp.experts." + std::to_string(e) + ".";
+    const auto put = [&](const char* part, int64_t n, int64_t k) {
+      std::vector<int> codes(static_cast<size_t>(n * k));
+      for (int& code : codes) {
+        code = static_cast<int>(rng() % (1U << bits)) - (1 << (bits - 1));
+      }
+      std::vector<float> scales(static_cast<size_t>(n * k / group));
+      for (float& scale : scales) scale = draw_scale(rng);
+      store_packed(expert + part, bits, n, k, codes, scales, &checkpoint);
+    };
+    put("gate_proj", sizes.intermediate, sizes.hidden);
+    put("up_proj", sizes.intermediate, sizes.hidden);
+    put("down_proj", sizes.hidden, sizes.intermediate);
+  }
+  return checkpoint;
 }
 
 }  // namespace perch::test

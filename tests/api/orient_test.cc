@@ -1,7 +1,7 @@
 // The orientation table: which stored axis of a fused tensor is which. Metadata decides, shape
 // never does; weights and block scales turn together, other scales never turn (field report B1).
 //
-// Below the host API, on canonical/orient.h and layout.h: no format with block scales is read yet.
+// Below the host API, on canonical/orient.h and layout.h; formats_table_test.cc goes through it.
 #include "canonical/orient.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@
 namespace perch {
 namespace {
 
-constexpr Orientation kNative = Orientation::kNative;
-constexpr Orientation kTurned = Orientation::kTransposed;
-constexpr Orientation kMixed = Orientation::kInterleaved;
+const OrientationChoice kNative{false, false, "test"};
+const OrientationChoice kTurned{true, false, "test"};
+const OrientationChoice kMixed{true, true, "test"};
 
 // A float tensor; element i is i unless values are given.
 struct Floats {
@@ -59,7 +59,7 @@ struct ShapeRow {
   const char* name;
   std::vector<int64_t> stored;
   FusedRole role;
-  Orientation orientation;
+  OrientationChoice orientation;
   int64_t rows, columns;  // of one expert, native
 };
 
@@ -70,16 +70,16 @@ TEST_P(OrientShapeTest, ReadsAsNative) {
   RawTensor raw;
   raw.name = "t";
   raw.shape = row.stored;
-  const Result<FusedView> view = orient(raw, row.role, row.orientation);
+  const Result<FusedView> view = orient(raw, row.role, row.stored[0], row.orientation);
   ASSERT_TRUE(view.ok()) << view.status().message();
   EXPECT_EQ(view->experts, row.stored[0]);
   EXPECT_EQ(view->rows, row.rows);
   EXPECT_EQ(view->columns, row.columns);
 }
 
-constexpr FusedRole kWeight = FusedRole::kWeight;
-constexpr FusedRole kBlock = FusedRole::kBlockScale;
-constexpr FusedRole kOther = FusedRole::kOther;
+constexpr FusedRole kWeight = FusedRole::kMatrix;
+constexpr FusedRole kBlock = FusedRole::kBlocks;
+constexpr FusedRole kOther = FusedRole::kRows;
 const ShapeRow kShapes[] = {
     // w13 with H 3072, I 1024 and w2, both ways.
     {"w13_native", {8, 2048, 3072}, kWeight, kNative, 2048, 3072},
@@ -94,6 +94,7 @@ const ShapeRow kShapes[] = {
     {"channel_scale_native", {8, 2048, 1}, kOther, kNative, 2048, 1},
     {"channel_scale_transposed", {8, 2048, 1}, kOther, kTurned, 2048, 1},
     {"channel_scale_rank2", {8, 2048}, kOther, kTurned, 2048, 1},
+    {"channel_scale_flat", {8, 1, 2048}, kOther, kTurned, 2048, 1},
     {"scalar_scale", {8}, kOther, kTurned, 1, 1},
     // Block scales turn with their weight, rectangular and square.
     {"block_scale_native", {8, 16, 24}, kBlock, kNative, 16, 24},
@@ -107,7 +108,7 @@ TEST(Orient, RefusesAWeightOfRank2) {
   RawTensor raw;
   raw.name = "experts.gate_up_proj";
   raw.shape = {16, 64};
-  const Result<FusedView> view = orient(raw, kWeight, kNative);
+  const Result<FusedView> view = orient(raw, kWeight, 16, kNative);
   ASSERT_FALSE(view.ok());
   EXPECT_NE(view.status().message().find("tensor \"experts.gate_up_proj\": shape: got [16, 64]"),
             std::string::npos)
@@ -120,7 +121,7 @@ TEST(Orient, RefusesAWeightOfRank2) {
 // or double, so only the metadata tells.
 struct ValueRow {
   const char* name;
-  Orientation orientation;
+  OrientationChoice orientation;
   std::vector<float> stored;
 };
 
@@ -128,14 +129,14 @@ class OrientValueTest : public ::testing::TestWithParam<ValueRow> {};
 
 TEST_P(OrientValueTest, GateAndUp) {
   const ValueRow& row = GetParam();
-  const bool native = row.orientation == kNative;
+  const bool native = !row.orientation.transposed;
   const Floats w13(native ? std::vector<int64_t>{1, 4, 2} : std::vector<int64_t>{1, 2, 4},
                    row.stored);
-  const FusedView view = *orient(w13.raw, kWeight, row.orientation);
+  const FusedView view = *orient(w13.raw, kWeight, 1, row.orientation);
   // Twice in a row: the loader keeps no state between visits.
   for (int visit = 0; visit < 2; ++visit) {
-    EXPECT_EQ(read(gate_view(view, 0, row.orientation)), (std::vector<float>{1, 2, 3, 4}));
-    EXPECT_EQ(read(up_view(view, 0, row.orientation)), (std::vector<float>{5, 6, 7, 8}));
+    EXPECT_EQ(read(half_view(view, 0, row.orientation, 0)), (std::vector<float>{1, 2, 3, 4}));
+    EXPECT_EQ(read(half_view(view, 0, row.orientation, 1)), (std::vector<float>{5, 6, 7, 8}));
   }
 }
 
@@ -149,25 +150,25 @@ INSTANTIATE_TEST_SUITE_P(Storage, OrientValueTest, ::testing::ValuesIn(kValues),
 
 TEST(Orient, SquareW2IsTurnedByMetadataAlone) {
   const Floats w2({1, 2, 2}, {1, 2, 3, 4});
-  EXPECT_EQ(read(expert_view(*orient(w2.raw, kWeight, kNative), 0)),
+  EXPECT_EQ(read(expert_view(*orient(w2.raw, kWeight, 1, kNative), 0)),
             (std::vector<float>{1, 2, 3, 4}));
-  EXPECT_EQ(read(expert_view(*orient(w2.raw, kWeight, kTurned), 0)),
+  EXPECT_EQ(read(expert_view(*orient(w2.raw, kWeight, 1, kTurned), 0)),
             (std::vector<float>{1, 3, 2, 4}));
 }
 
 TEST(Orient, SecondExpertStandsBehindTheFirst) {
   const Floats w2({2, 2, 3});
-  EXPECT_EQ(read(expert_view(*orient(w2.raw, kWeight, kTurned), 1)),
+  EXPECT_EQ(read(expert_view(*orient(w2.raw, kWeight, 2, kTurned), 1)),
             (std::vector<float>{6, 9, 7, 10, 8, 11}));
 }
 
 // Field report B1, case 2: an in-out checkpoint, block scale [[10,20],[30,40]] over (H, 2I) blocks.
-TEST(OrientB1, BlockScaleGateAndUpTwiceInARow) {
+// Seen whole by both halves: a row of blocks may belong to both.
+TEST(OrientB1, BlockScaleTwiceInARow) {
   const Floats scale({1, 2, 2}, {10, 20, 30, 40});
-  const FusedView view = *orient(scale.raw, kBlock, kTurned);
+  const FusedView view = *orient(scale.raw, kBlock, 1, kTurned);
   for (int visit = 0; visit < 2; ++visit) {
-    EXPECT_EQ(read(gate_view(view, 0, kTurned)), (std::vector<float>{10, 30}));
-    EXPECT_EQ(read(up_view(view, 0, kTurned)), (std::vector<float>{20, 40}));
+    EXPECT_EQ(read(expert_view(view, 0)), (std::vector<float>{10, 30, 20, 40}));
   }
 }
 
@@ -177,10 +178,10 @@ TEST(OrientB1, ChannelScaleSplitsIntoGateAndUpInEveryOrientation) {
   for (size_t i = 0; i < 16; ++i) {
     scale.values[i] = static_cast<float>(100 * (i / 8) + i % 8 + 1);
   }
-  for (const Orientation orientation : {kNative, kTurned}) {
-    const FusedView view = *orient(scale.raw, kOther, orientation);
-    EXPECT_EQ(read(gate_view(view, 0, orientation)), (std::vector<float>{1, 2, 3, 4}));
-    EXPECT_EQ(read(up_view(view, 1, orientation)), (std::vector<float>{105, 106, 107, 108}));
+  for (const OrientationChoice& orientation : {kNative, kTurned}) {
+    const FusedView view = *orient(scale.raw, kOther, 2, orientation);
+    EXPECT_EQ(read(half_view(view, 0, orientation, 0)), (std::vector<float>{1, 2, 3, 4}));
+    EXPECT_EQ(read(half_view(view, 1, orientation, 1)), (std::vector<float>{105, 106, 107, 108}));
   }
 }
 
@@ -188,11 +189,11 @@ TEST(OrientB1, ChannelScaleSplitsIntoGateAndUpInEveryOrientation) {
 TEST(OrientB1, ScalarPerExpert) {
   for (const auto& shape : {std::vector<int64_t>{3}, {3, 1}, {3, 1, 1}}) {
     const Floats scale(shape, {1, 2, 4});
-    const FusedView view = *orient(scale.raw, kOther, kTurned);
+    const FusedView view = *orient(scale.raw, kOther, 3, kTurned);
     for (int64_t e = 0; e < 3; ++e) {
       const std::vector<float> want = {scale.values[static_cast<size_t>(e)]};
-      EXPECT_EQ(read(gate_view(view, e, kTurned)), want);
-      EXPECT_EQ(read(up_view(view, e, kTurned)), want);
+      EXPECT_EQ(read(half_view(view, e, kTurned, 0)), want);
+      EXPECT_EQ(read(half_view(view, e, kTurned, 1)), want);
       EXPECT_EQ(read(expert_view(view, e)), want);
     }
   }
@@ -212,7 +213,7 @@ TEST(OrientByName, ChannelScaleOfHidden3072IsUntouchedAndSplit) {
   const std::vector<RawTensor> tensors = {
       named("gate_up_proj", {8, 3072, 2048}), named("gate_up_proj_scale", {8, 2048, 1}),
       named("down_proj", {8, 1024, 3072}), named("down_proj_scale", {8, 3072, 1})};
-  const Result<Layout> layout = find_layers(tensors, {kTurned, "test"});
+  const Result<Layout> layout = find_layers(ModelConfig(), tensors, kTurned);
   ASSERT_TRUE(layout.ok()) << layout.status().message();
   ASSERT_EQ(layout->layers.size(), 1U);
   const LayerSource& layer = layout->layers[0];
@@ -238,12 +239,16 @@ TEST(OrientByName, BlockScalesTurnWithTheWeight) {
     const std::vector<RawTensor> tensors = {
         named("gate_up_proj", {2, h * 128, 2048}), named("gate_up_proj_scale_inv", {2, h, 16}),
         named("down_proj", {2, 1024, h * 128}), named("down_proj_scale_inv", {2, 8, h})};
-    const Result<Layout> layout = find_layers(tensors, {kTurned, "test"});
+    const Result<Layout> layout = find_layers(ModelConfig(), tensors, kTurned);
     ASSERT_TRUE(layout.ok()) << layout.status().message();
     const ExpertSource& expert = layout->layers[0].experts[1];
-    EXPECT_EQ(expert.gate.find("scale_inv")->rows, 8);
-    EXPECT_EQ(expert.gate.find("scale_inv")->columns, h);
-    EXPECT_EQ(expert.gate.find("scale_inv")->row_stride, 1);
+    EXPECT_EQ(expert.gate.fused_rows_before, 0);
+    EXPECT_EQ(expert.up.fused_rows_before, 1024);
+    for (const Projection* half : {&expert.gate, &expert.up}) {
+      EXPECT_EQ(half->find("scale_inv")->rows, 16);
+      EXPECT_EQ(half->find("scale_inv")->columns, h);
+      EXPECT_EQ(half->find("scale_inv")->row_stride, 1);
+    }
     EXPECT_EQ(expert.down.find("scale_inv")->rows, h);
     EXPECT_EQ(expert.down.find("scale_inv")->columns, 8);
   }

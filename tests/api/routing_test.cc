@@ -2,41 +2,12 @@
 // report C5: NaN, infinite and underflowing logits.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
-#include "api_rig.h"
+#include "routing_rig.h"
 
 namespace perch::test {
 namespace {
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-struct Routed {
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-};
-
-perch_route_config route_config(uint32_t scoring, uint32_t experts, uint32_t topk,
-                                uint32_t flags = 0) {
-  perch_route_config config{};
-  config.struct_size = sizeof(config);
-  config.scoring = scoring;
-  config.num_experts = experts;
-  config.topk = topk;
-  config.flags = flags;
-  return config;
-}
-
-Routed route(const perch_route_config& config, const std::vector<float>& logits) {
-  const auto rows = static_cast<int64_t>(logits.size() / config.num_experts);
-  const Tensor in = f32({rows, config.num_experts}, logits);
-  const Tensor ids = empty_tensor({kDLInt, 32, 1}, {rows, config.topk});
-  const Tensor weights = empty_tensor({kDLFloat, 32, 1}, {rows, config.topk});
-  perch_host::check(perch_route, &config, in.dl(), ids.dl(), weights.dl());
-  return {ids.as<int32_t>(), weights.as<float>()};
-}
 
 // One row by the formulas, in double. Returns ids best first.
 struct Plain {
@@ -147,20 +118,6 @@ INSTANTIATE_TEST_SUITE_P(Formulas, RouteFormulaTest, ::testing::ValuesIn(kFormul
 
 // ---- C5 ----------------------------------------------------------------------------------------
 
-void expect_sound(const Routed& routed, uint32_t experts, uint32_t topk) {
-  for (size_t t = 0; t < routed.ids.size() / topk; ++t) {
-    std::vector<int32_t> ids(routed.ids.begin() + static_cast<std::ptrdiff_t>(t * topk),
-                             routed.ids.begin() + static_cast<std::ptrdiff_t>((t + 1) * topk));
-    std::sort(ids.begin(), ids.end());
-    EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end()) << "row " << t;
-    EXPECT_GE(ids.front(), 0) << "row " << t;
-    EXPECT_LT(ids.back(), static_cast<int32_t>(experts)) << "row " << t;
-    for (size_t s = 0; s < topk; ++s) {
-      EXPECT_TRUE(std::isfinite(routed.weights[t * topk + s])) << "row " << t;
-    }
-  }
-}
-
 const std::vector<float> kOddRows = {kNan,  kNan,  kNan,  kNan,   // row 0
                                      kNan,  1,     2,     kNan,   // row 1
                                      1e4F,  9999,  0,     0,      // row 2
@@ -188,12 +145,14 @@ TEST_P(OddLogitsTest, OtherRowsAreUntouched) {
 }
 
 std::string scoring_name(const ::testing::TestParamInfo<uint32_t>& row) {
-  static const char* const kNames[] = {"softmax", "topk_softmax", "sigmoid", "topk_sigmoid"};
+  static const char* const kNames[] = {"softmax",      "topk_softmax", "sigmoid",
+                                       "topk_sigmoid", "sparsemixer",  "sqrt_softplus"};
   return kNames[row.param - 1];
 }
 INSTANTIATE_TEST_SUITE_P(Scorings, OddLogitsTest,
                          ::testing::Values(PERCH_ROUTE_SOFTMAX, PERCH_ROUTE_TOPK_SOFTMAX,
-                                           PERCH_ROUTE_SIGMOID, PERCH_ROUTE_TOPK_SIGMOID),
+                                           PERCH_ROUTE_SIGMOID, PERCH_ROUTE_TOPK_SIGMOID,
+                                           PERCH_ROUTE_SPARSEMIXER, PERCH_ROUTE_SQRT_SOFTPLUS),
                          scoring_name);
 
 TEST(RouteC5, SoftmaxValues) {
@@ -260,6 +219,17 @@ const BadConfig kBadConfigs[] = {
      },
      "config.topk: got 2; want 1 to 1"},
     {"scale", [](auto* c) { c->scale = kInf; }, "config.scale: got inf"},
+    {"scoring_seven", [](auto* c) { c->scoring = 7; }, "config.scoring: got 7; want"},
+    {"group_score", [](auto* c) { c->group_score = 2; }, "config.group_score: got 2; want"},
+    {"sum_add", [](auto* c) { c->sum_add = -1.0F; }, "config.sum_add: got -1"},
+    {"sum_min", [](auto* c) { c->sum_min = kNan; }, "config.sum_min: got nan"},
+    {"jitter", [](auto* c) { c->jitter = kInf; }, "config.jitter: got inf"},
+    {"sparsemixer_groups",
+     [](auto* c) {
+       c->scoring = PERCH_ROUTE_SPARSEMIXER;
+       c->num_groups = c->topk_groups = 2;
+     },
+     "got SPARSEMIXER with groups or a bias"},
 };
 INSTANTIATE_TEST_SUITE_P(Configs, BadRouteConfigTest, ::testing::ValuesIn(kBadConfigs),
                          [](const auto& row) { return std::string(row.param.name); });

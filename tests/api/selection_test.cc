@@ -263,9 +263,17 @@ TEST(F3Act, ABackendThatCannotIsNotChosen) {
   EXPECT_FALSE(accepts(moe_of("bf16"), runtime.get()));
 }
 
-TEST(F3Requant, IsRefusedNotIgnored) {
-  const perch_host::Runtime runtime = runtime_of(only("reference", "requant: int4g32"));
-  EXPECT_TRUE(says(refusal([&] { explain(moe_of("bf16"), runtime.get()); }), "requant"));
+// Asked for by a rule it is done, and said; for tensors of the host's own it is refused.
+TEST(F3Requant, IsDoneForModelsAndNeverIgnored) {
+  const perch_host::Runtime runtime = runtime_of(only("reference", "requant: int8c"));
+  const json document = explain(moe_of("bf16"), runtime.get());
+  EXPECT_TRUE(says(document["notes"].dump(), "lossy"));
+  EXPECT_TRUE(says(document["recipe"].get<std::string>(), "w=int8c"));
+  const LayerConfig config = moe_of("bf16");
+  const auto build = [&] { build_layer(runtime.get(), config, random_experts(config, 1)); };
+  EXPECT_TRUE(says(refusal(build), "requant"));
+  const perch_host::Runtime bad = runtime_of(only("reference", "requant: lut4g32"));
+  EXPECT_TRUE(says(refusal([&] { explain(config, bad.get()); }), "requant"));
 }
 
 // ---- A winner that fails to prepare

@@ -18,26 +18,9 @@ class SplitTest : public ::testing::TestWithParam<Row> {
     if (!GetParam().int4) {
       return store(Storage::kP, kSizes, random_weights(kSizes, 11, integers));
     }
-    Checkpoint checkpoint;
-    checkpoint.config = moe_config_json("qwen3_moe", kSizes);
-    checkpoint.config["quantization_config"] = packed_config(4, "group", 4);
-    std::mt19937 rng(5);
-    for (uint32_t e = 0; e < kSizes.experts; ++e) {
-      const std::string expert = "model.layers.0.mlp.experts." + std::to_string(e) + ".";
-      const auto put = [&](const char* part, int64_t n, int64_t k) {
-        std::vector<int> codes(static_cast<size_t>(n * k));
-        for (int& code : codes) code = static_cast<int>(rng() % 16) - 8;
-        std::vector<float> scales(static_cast<size_t>(n * k / 4));
-        for (float& scale : scales) {
-          scale = integers ? 1.0F : static_cast<float>(rng() % 64 + 1) / 256;
-        }
-        store_packed(expert + part, 4, n, k, codes, scales, &checkpoint);
-      };
-      put("gate_proj", 24, 16);
-      put("up_proj", 24, 16);
-      put("down_proj", 16, 24);
-    }
-    return checkpoint;
+    return packed_moe(kSizes, 4, 4, 5, [&](std::mt19937& rng) {
+      return integers ? 1.0F : static_cast<float>(rng() % 64 + 1) / 256;
+    });
   }
 
   // The rank's output in f32.
@@ -147,7 +130,7 @@ TEST_P(SplitTest, RanksThatCannotBeAreRefused) {
   };
   EXPECT_TRUE(says(opened(2, 2, 0, 1), "tp: got rank 2 of 2; want 0 <= rank < size"));
   EXPECT_TRUE(says(opened(0, 1, 3, 3), "ep: got rank 3 of 3; want 0 <= rank < size"));
-  EXPECT_TRUE(says(opened(0, 1, 0, 6), "got 5 experts for ep 6"));
+  EXPECT_EQ(opened(0, 1, 5, 6), "");  // more ranks than experts: the last one holds none
   EXPECT_TRUE(says(opened(0, 25, 0, 1), "tp 25"));
 }
 
@@ -211,7 +194,7 @@ TEST(Split, LinearGroupsStayWholeAndSumExactly) {
   perch_model_opts opts = model_opts();
   opts.tp_size = 4;
   const std::string text = refusal([&] { checkpoint.open(shared_runtime("reference"), &opts); });
-  for (const char* part : {"12", "units of 4", "tp 4", "tp 3 or less works"}) {
+  for (const char* part : {"12", "groups of 4", "tp 4", "tp 3 or less works"}) {
     EXPECT_TRUE(says(text, part));
   }
 }

@@ -40,7 +40,7 @@ const Refusal kRefusals[] = {
     {"bad_dtype", "run " + kModel + " --dtype int8", 2, "--dtype"},
     {"negative_tokens", "run " + kModel + " --tokens -1", 2, "--tokens"},
     {"alone_too_large", "run " + kModel + " --tokens 3 --alone 3", 2, "--alone: got 3"},
-    {"requant", "run " + kModel + " --requant int4g32", 2, "--requant"},
+    {"requant", "run " + kModel + " --requant lut4g32", 2, "requant"},
     {"bad_case", "explain 'moe t4 e8 top2 h64 i96 w=int4q32'", 2, "column"},
     {"bad_recipe", "synth 'gpt9 e=8' /tmp/perch_never", 2, "got model type \"gpt9\""},
     {"run_impossible_promise", "run " + kModel + " --require graph_capture", 3, "no backend fits"},

@@ -48,15 +48,47 @@ inline std::string expectation(const std::string& name) {
 struct FixtureRow {
   const char* name;
   char layout;  // 'P' per expert, 'F' fused, 'T' transposed, 'I' interleaved, 'G' no gate, 'Q'
-                // packed
+                // packed, 'S' stacked
 };
 inline const std::vector<FixtureRow>& fixtures() {
   static const std::vector<FixtureRow> kRows = {
       {"qwen3_moe", 'P'},       {"mixtral", 'P'},      {"deepseek_v3", 'P'},
       {"nemotron_h", 'G'},      {"gpt_oss_bf16", 'I'}, {"qwen3_vl_moe_v4", 'T'},
       {"qwen3_vl_moe_v5", 'F'}, {"qwen3_5_moe", 'F'},  {"granite_moe", 'F'},
-      {"llama4", 'T'},          {"ct_int4", 'Q'},      {"ct_int4_asym", 'Q'}};
+      {"llama4", 'T'},          {"ct_int4", 'Q'},      {"ct_int4_asym", 'Q'},
+      {"step3p5", 'S'}};
   return kRows;
+}
+
+// Those that are there for one model type each, in a layout that one of the above has too.
+inline const std::vector<FixtureRow>& model_fixtures() {
+  static const std::vector<FixtureRow> kRows = {{"deepseek_v2", 'P'},
+                                                {"phimoe", 'P'},
+                                                {"ernie4_5_moe", 'P'},
+                                                {"hunyuan_v1_moe", 'P'},
+                                                {"hy_v3", 'P'},
+                                                {"qwen2_moe", 'P'},
+                                                {"qwen3_next", 'P'},
+                                                {"olmoe", 'P'},
+                                                {"jamba", 'P'},
+                                                {"minimax", 'P'},
+                                                {"minimax_m2", 'P'},
+                                                {"glm4_moe", 'P'},
+                                                {"dots1", 'P'},
+                                                {"lfm2_moe", 'P'},
+                                                {"gemma4", 'F'},
+                                                {"granitemoeshared", 'F'},
+                                                {"nemotron_h_latent", 'G'},
+                                                {"deepseek_v4", 'P'},
+                                                {"longcat_flash", 'P'},
+                                                {"kimi_linear", 'P'}};
+  return kRows;
+}
+
+inline std::vector<FixtureRow> all_fixtures() {
+  std::vector<FixtureRow> rows = fixtures();
+  rows.insert(rows.end(), model_fixtures().begin(), model_fixtures().end());
+  return rows;
 }
 
 // All fixtures but those of one layout.

@@ -64,6 +64,34 @@ TEST(InspectJson, HasItsKeys) {
   }
 }
 
+// What the host runs beside a MoE layer: keys only where there is such a thing.
+TEST(InspectJson, SharedExpertAndLatentProjection) {
+  const json plain = document_of("inspect " + fixture("olmoe"))["layers"][0];
+  EXPECT_FALSE(plain.contains("shared_expert"));
+  EXPECT_FALSE(plain.contains("latent"));
+  const std::string gated = "model.layers.0.mlp.shared_expert";
+  EXPECT_EQ(document_of("inspect " + fixture("qwen2_moe"))["layers"][0]["shared_expert"],
+            (json{{"module", gated}, {"width", 16}, {"gate", gated + "_gate.weight"}}));
+  EXPECT_EQ(document_of("inspect " + fixture("granitemoeshared"))["layers"][0]["shared_expert"],
+            (json{{"module", "model.layers.0.shared_mlp"}, {"width", 16}, {"gate", nullptr}}));
+  const json latent = document_of("inspect " + fixture("nemotron_h_latent"))["layers"][0];
+  const std::string mixer = "backbone.layers.0.mixer.";
+  EXPECT_EQ(latent["sizes"]["hidden"], 16);
+  EXPECT_EQ(latent["shared_expert"]["width"], 56);
+  EXPECT_EQ(latent["latent"], (json{{"width", 16},
+                                    {"hidden", 32},
+                                    {"down", mixer + "fc1_latent_proj.weight"},
+                                    {"up", mixer + "fc2_latent_proj.weight"}}));
+}
+
+TEST(InspectText, NamesWhatRunsBeside) {
+  const CommandResult result = perch_command("inspect " + fixture("nemotron_h_latent"));
+  EXPECT_TRUE(says(result.out,
+                   "beside backbone.layers.0.mixer.experts: shared expert "
+                   "backbone.layers.0.mixer.shared_experts I 56; latent 16 of 32 through "
+                   "backbone.layers.0.mixer.fc1_latent_proj.weight and "));
+}
+
 // Both orientations of the same model, each decided by metadata.
 TEST(InspectJson, OrientationAndWhatDecidedIt) {
   const json v4 = document_of("inspect " + fixture("qwen3_vl_moe_v4"))["layers"][0];

@@ -59,7 +59,7 @@ TEST_P(ExpectTest, Agrees) {
 
 std::vector<ExpectRow> expect_rows() {
   std::vector<ExpectRow> rows;
-  for (const FixtureRow& fixture : fixtures()) {
+  for (const FixtureRow& fixture : all_fixtures()) {
     for (const char* backend : {"reference", "humming-cpu"}) {
       for (const char* dtype : {"", "f32"}) rows.push_back({fixture, backend, dtype});
     }
@@ -138,7 +138,7 @@ Slab find_slab(FixtureCopy& copy, const Target& target, const std::vector<std::s
 
 Slab down_slab(FixtureCopy& copy, const Target& target) {
   return find_slab(copy, target, {"down_proj.weight", "w2.weight", "down_proj.weight_packed"},
-                   {"down_proj", "output_linear.weight"});
+                   {"down_proj", "output_linear.weight", "down_proj.weight"});
 }
 
 void expect_difference(const FixtureCopy& copy, const Target& target, const std::string& options) {
@@ -226,6 +226,11 @@ void swap_gate_and_up(FixtureCopy& copy, const Target& target, char layout) {
     std::swap_ranges(gate.begin, gate.begin + gate.bytes, up.begin);
   };
   if (layout == 'P') swap_parts("gate_proj.weight", "up_proj.weight", "w1.weight", "w3.weight");
+  if (layout == 'S') {
+    const Slab gate = find_slab(copy, target, {}, {"gate_proj.weight"});
+    const Slab up = find_slab(copy, target, {}, {"up_proj.weight"});
+    std::swap_ranges(gate.begin, gate.begin + gate.bytes, up.begin);
+  }
   if (layout == 'Q') {
     for (const char* suffix : {"weight_packed", "weight_scale", "weight_zero_point"}) {
       const std::string gate = std::string("gate_proj.") + suffix;
@@ -311,7 +316,7 @@ TEST_P(RouteTest, EqualsTheModelsRouter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, RouteTest, ::testing::ValuesIn(fixtures()), name_of_fixture);
+INSTANTIATE_TEST_SUITE_P(Fixtures, RouteTest, ::testing::ValuesIn(all_fixtures()), name_of_fixture);
 
 }  // namespace
 }  // namespace perch::test

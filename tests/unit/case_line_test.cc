@@ -332,7 +332,7 @@ TEST(CaseLine, ErrorsNameColumnTokenAndWish) {
       {std::string(kMoe) + " load=one:8", "column 40: 'load=one:8': want experts below 8"},
       {std::string(kMoe) + " wx",
        "column 40: 'wx': moe.flags: got ROUTER_WEIGHT_ON_INPUT with top"},
-      {std::string(kMoe) + " eg4", "column 8: 'e8': moe.num_experts: got 8; want 1..4"},
+      {std::string(kMoe) + " eg4", "column 8: 'e8': moe.num_experts: got 8; want 0..4"},
       {"moe t4 e8 top9 h64 i96 w=bf16 act=silu", "column 11: 'top9': moe.topk: got 9; want 1..8"},
       {"moe t4 e8 top2 h64 i96 w=bf16 act=situ", "column 31: 'act=situ': moe.act_beta: got none"},
       {"moe t4 e8 top2 h64 i96 w=int4 act=silu", "column 24: 'w=int4': moe.w13.scale_kind: got"},

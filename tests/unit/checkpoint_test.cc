@@ -258,11 +258,10 @@ TEST_F(CheckpointTest, ReleasedPagesReadTheSame) {
   const auto file = MappedFile::open(path("pages"));
   ASSERT_TRUE(file.ok()) << file.status().message();
   const MappedFile& mapped = **file;
-  constexpr int64_t kMax = INT64_MAX;
-  const std::pair<int64_t, int64_t> ranges[] = {{0, 10'000}, {1, 4096},  {5000, kMax},
-                                                {kMax, 1},   {-1, kMax}, {0, -1}};
+  const std::pair<size_t, size_t> ranges[] = {{0, 10'000}, {1, 4096}, {5000, 5000},
+                                              {10'000, 0}, {0, 0},    {1, 1}};
   for (const auto& [offset, count] : ranges) {
-    mapped.advise_dontneed(offset, count);
+    release_pages(mapped.bytes().subspan(offset, count));
     EXPECT_EQ(std::memcmp(mapped.bytes().data(), bytes.data(), bytes.size()), 0);
   }
 }

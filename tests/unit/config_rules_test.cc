@@ -161,7 +161,6 @@ const Rule kLayerRules[] = {
 
 const Rule kSizeRules[] = {
     {"moe_size", true, [](Raw& r) { r.moe.struct_size = 0; }, "moe.struct_size", kAbi},
-    {"e_0", true, [](Raw& r) { r.moe.num_experts = 0; }, "moe.num_experts", kBad},
     {"e_above", true, [](Raw& r) { r.moe.num_experts = 17; }, "moe.num_experts", kBad},
     {"top_0", true, [](Raw& r) { r.moe.topk = 0; }, "moe.topk", kBad},
     {"top_above", true, [](Raw& r) { r.moe.topk = 17; }, "moe.topk", kBad},

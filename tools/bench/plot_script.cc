@@ -73,7 +73,8 @@ std::vector<Series> series_of(const std::vector<Row>& rows, std::string* shared)
   std::vector<std::vector<std::string>> names;
   std::vector<Series> all;
   for (const Row& row : rows) {
-    if (!row.skipped.empty()) continue;
+    // A time whose limits were measured too low is no point of the picture.
+    if (!row.skipped.empty() || row.standing == Standing::kVoid) continue;
     const std::vector<std::string> name = words_of(row);
     const auto found = std::find(names.begin(), names.end(), name);
     if (found == names.end()) {
@@ -179,7 +180,9 @@ class Script {
 void Script::roofs(double x_min, double x_max, double y_min, double y_max) {
   // Peaks that lie together share a line: bf16 without an instruction of its own is f32's.
   std::map<double, std::string> peaks;
-  for (const auto& [name, gflops] : machine_.peaks) {
+  for (const auto& peak_of : machine_.peaks) {
+    const std::string& name = peak_of.first;
+    const double gflops = peak_of.second;
     const auto near = std::find_if(peaks.begin(), peaks.end(), [&](const auto& peak) {
       return std::fabs(peak.first / gflops - 1) < 0.08;
     });

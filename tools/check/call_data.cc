@@ -4,6 +4,7 @@
 
 #include "check/case_data.h"
 #include "hashed_data.h"
+#include "numeric/decode.h"
 
 namespace perch_check {
 namespace {
@@ -185,8 +186,8 @@ CallData make_call(const Case& problem, const std::vector<RowKey>& keys, Fill fi
   for (size_t i = 0; i < keys.size(); ++i) {
     std::byte* row = call.x.data() + call.place[i] * call.columns * bytes;
     for (int64_t k = 0; k < call.columns; ++k) {
-      store_float(problem.config.abi().in_dtype, input_value(problem, keys[i], k, fill),
-                  row + k * bytes);
+      perch::numeric::store_float(problem.config.abi().in_dtype,
+                                  input_value(problem, keys[i], k, fill), row, k);
     }
   }
   return call;

@@ -26,15 +26,10 @@ uint64_t tensor_number(std::string_view name) {
   return kFirstTensor + (number >> 8);
 }
 
+// A scale is a power of two there, or takes the one below.
 void store_number(uint32_t type, float value, std::byte* out) {
-  const auto code = [&](uint8_t byte) { std::memcpy(out, &byte, 1); };
-  if (type == PERCH_TYPE_E4M3FN) return code(numeric::e4m3_from_f32(value));
-  if (type == PERCH_TYPE_E5M2) return code(numeric::e5m2_from_f32(value));
-  if (type == PERCH_TYPE_E8M0) {
-    const int exponent = std::clamp(std::ilogb(value), -126, 127);
-    return code(static_cast<uint8_t>(exponent + 127));
-  }
-  store_float(type, value, out);
+  if (type == PERCH_TYPE_E8M0) value = std::ldexp(1.0F, std::clamp(std::ilogb(value), -126, 127));
+  numeric::store_float(type, value, out, 0);
 }
 
 // One matrix of one expert, filled coordinate by coordinate.
@@ -179,13 +174,12 @@ class MatrixFill {
   }
 
   void fill_values(const Tensor& tensor) const {
-    const int64_t width = float_bytes(quant_.weight);
     for (int64_t row = 0; row < tensor.spec.shape[0]; ++row) {
       for (int64_t column = 0; column < k_; ++column) {
         float value =
             grid() ? static_cast<float>(small(tensor, row, column)) : unit(tensor, row, column);
         if (fill_ == Fill::kSameSign) value = std::fabs(value);
-        store_float(quant_.weight, value, tensor.out + (row * k_ + column) * width);
+        numeric::store_float(quant_.weight, value, tensor.out, row * k_ + column);
       }
     }
   }
@@ -286,16 +280,6 @@ int64_t float_bytes(uint32_t type) { return type == PERCH_TYPE_F32 ? 4 : 2; }
 DLDataType float_dlpack(uint32_t type) {
   if (type == PERCH_TYPE_F32) return {kDLFloat, 32, 1};
   return {static_cast<uint8_t>(type == PERCH_TYPE_BF16 ? kDLBfloat : kDLFloat), 16, 1};
-}
-
-void store_float(uint32_t type, float value, std::byte* out) {
-  if (type == PERCH_TYPE_F32) {
-    std::memcpy(out, &value, sizeof(value));
-    return;
-  }
-  const uint16_t half =
-      type == PERCH_TYPE_BF16 ? numeric::bf16_from_f32(value) : numeric::f16_from_f32(value);
-  std::memcpy(out, &half, sizeof(half));
 }
 
 }  // namespace perch_check

@@ -61,7 +61,5 @@ CallData make_call(const perch::Case& problem, const std::vector<RowKey>& keys, 
 // Bytes of one element of F32, F16 or BF16, and its number as DLPack says it.
 int64_t float_bytes(uint32_t type);
 DLDataType float_dlpack(uint32_t type);
-// Rounds once to `type` and writes float_bytes(type) bytes.
-void store_float(uint32_t type, float value, std::byte* out);
 
 }  // namespace perch_check

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "check/check.h"
+#include "numeric/decode.h"
 
 namespace perch_check {
 namespace {
@@ -90,8 +91,8 @@ void poison_neighbours(const Context& context, CallData* call) {
   for (size_t i = 0; i < call->keys.size(); ++i) {
     if (call->keys[i] < kNeighbour) continue;
     for (int64_t k = 0; k < call->columns; ++k) {
-      store_float(type, k % 2 == 0 ? std::nanf("") : HUGE_VALF,
-                  call->x.data() + (call->place[i] * call->columns + k) * float_bytes(type));
+      perch::numeric::store_float(type, k % 2 == 0 ? std::nanf("") : HUGE_VALF, call->x.data(),
+                                  call->place[i] * call->columns + k);
     }
   }
 }

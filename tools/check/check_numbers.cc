@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "check/check.h"
+#include "numeric/decode.h"
 
 namespace perch_check {
 namespace {
@@ -116,7 +117,7 @@ void check_nan_rows(Context& context) {
     if (!quantized && std::isinf(bad)) continue;
     CallData call = plain;
     const int64_t at = (call.place[0] + 1) * call.columns - 1;
-    store_float(type, bad, call.x.data() + at * float_bytes(type));
+    perch::numeric::store_float(type, bad, call.x.data(), at);
     const Output output = context.run(context.layer(), call);
     context.expect_numbers(call, output, Fill::kReal);
     if (!context.promises(PERCH_CAP_BATCH_INVARIANT)) continue;

@@ -1,4 +1,5 @@
 // Does the process look as before, whatever a backend did meanwhile?
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/stat.h>
@@ -20,6 +21,17 @@ extern "C" char** environ;
 
 namespace perch_check {
 namespace {
+
+// "default", "ignored", or whose function it is: an address would mean nothing to a reader.
+std::string handler_name(const void* handler) {
+  if (handler == reinterpret_cast<const void*>(SIG_DFL)) return "default";
+  if (handler == reinterpret_cast<const void*>(SIG_IGN)) return "ignored";
+  Dl_info info{};
+  if (dladdr(handler, &info) == 0 || info.dli_fname == nullptr) return "a function of no library";
+  const auto offset =
+      reinterpret_cast<uintptr_t>(handler) - reinterpret_cast<uintptr_t>(info.dli_fbase);
+  return fmt::format("{}+{:#x}", std::filesystem::path(info.dli_fname).filename().string(), offset);
+}
 
 void expect_state(const ProcessState& before, const std::string& step) {
   for (const auto& [name, value] : process_state()) {
@@ -48,12 +60,12 @@ ProcessState process_state() {
   state["working directory"] = std::filesystem::current_path().string();
   const mode_t mask = umask(0);
   umask(mask);
-  state["umask"] = fmt::format("{:o}", mask);
+  state["umask"] = fmt::format("{:04o}", mask);
   for (int number = 1; number < 32; ++number) {
     struct sigaction action {};
     if (sigaction(number, nullptr, &action) != 0) continue;
     state[fmt::format("handler of signal {}", number)] =
-        fmt::format("{}", reinterpret_cast<uintptr_t>(action.sa_sigaction));
+        handler_name(reinterpret_cast<const void*>(action.sa_sigaction));
   }
   cpu_set_t cpus;
   if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) {

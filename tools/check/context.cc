@@ -126,6 +126,7 @@ perch::Oracle Context::oracle(const CallData& call, Fill fill, const std::vector
                               PrepareOptions weights) const {
   if (weights.seed == 0) weights.seed = problem_.seed;
   std::vector<perch::OracleRow> rows;
+  rows.reserve(picked.size());
   for (const size_t i : picked) rows.push_back(oracle_row(config(), call, i));
   std::vector<CaseTensor> held;
   const perch::ReadTensors read = [&](int64_t expert, std::vector<perch::NamedData>* tensors) {

@@ -64,10 +64,12 @@ using perch_check::count;
 using perch_check::count_thread;
 #define PERCH_TAKES_PLACE extern "C" __attribute__((visibility("default")))
 
+// NOLINTBEGIN(bugprone-reserved-identifier): libc's names of its own functions
 extern "C" void* __libc_malloc(size_t bytes);
 extern "C" void* __libc_calloc(size_t count, size_t bytes);
 extern "C" void* __libc_realloc(void* memory, size_t bytes);
 extern "C" void* __libc_memalign(size_t align, size_t bytes);
+// NOLINTEND(bugprone-reserved-identifier)
 
 PERCH_TAKES_PLACE void* malloc(size_t bytes) {
   count();
@@ -98,7 +100,7 @@ PERCH_TAKES_PLACE void* mmap(void* address, size_t bytes, int protection, int fl
                              off_t offset) {
   count();
   const long result = syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
-  return reinterpret_cast<void*>(result);
+  return reinterpret_cast<void*>(result);  // NOLINT(performance-no-int-to-ptr): as the kernel gives
 }
 PERCH_TAKES_PLACE int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                                      void* (*work)(void*), void* arg) {

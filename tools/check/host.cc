@@ -193,6 +193,7 @@ void CheckHost::run_threads(int64_t count, perch_task_fn task, void* arg) {
   std::atomic<int64_t> next{0};
   std::atomic<int32_t> waiting{options_.threads};
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(options_.threads));
   for (int32_t tid = 0; tid < options_.threads; ++tid) {
     threads.emplace_back([&, tid] {
       --waiting;

@@ -96,7 +96,7 @@ GuardedBuffer::GuardedBuffer(const std::string& name, size_t bytes, size_t align
   uintptr_t at =
       side == Side::kHead ? round_up(first, align) : (first + inner - bytes) / align * align;
   if (bytes == 0) at = (first + inner) / align * align;
-  data_ = reinterpret_cast<std::byte*>(at);
+  data_ = mapping_ + (at - reinterpret_cast<uintptr_t>(mapping_));
   if (bytes > 0) {
     if (mprotect(mapping_ + page, inner, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
     std::memset(mapping_ + page, static_cast<int>(kCanary), inner);

@@ -24,7 +24,7 @@ void add_lines(const std::string& text, std::vector<SuiteLine>* lines) {
 }
 
 std::string suite_file(const std::string& suite) {
-  const std::string path = find_suite(suite);
+  std::string path = find_suite(suite);
   if (!path.empty()) return path;
   if (std::filesystem::exists(suite)) return suite;
   std::string all;
@@ -73,7 +73,7 @@ std::string print_refusals(const perch::Case& problem,
       const perch_caps missing = require & ~info.caps;
       why = missing == 0 ? "is not the kernel named" : "lacks " + perch::print_caps(missing);
     }
-    if (!info.kernel.empty()) why = info.kernel + " " + why;
+    if (!info.kernel.empty()) why = fmt::format("{} {}", info.kernel, why);
     if (why == last) continue;  // variants without a name that refuse for the same reasons
     text += (text.empty() ? "" : "; ") + why;
     last = why;

@@ -165,7 +165,7 @@ typedef struct perch_linear_config {
  * from `intermediate` and perch_gate_up_width, never from the rows of a tensor. */
 typedef struct perch_moe_config {
   uint32_t struct_size;
-  uint32_t num_experts;        /* E held here */
+  uint32_t num_experts;        /* E held here; 0 on a rank without experts, whose y is 0 */
   uint32_t num_experts_global; /* E of the model: ids are global, expert_map makes them local */
   uint32_t topk;
   int64_t hidden;       /* H, logical */

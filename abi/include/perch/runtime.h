@@ -99,12 +99,9 @@ PERCH_EXPORT perch_status PERCH_CALL perch_select(perch_runtime* runtime,
  * leading E ("w13" is [E,GU,...]; a per-expert [1] may also be [E]); for a linear layer none has.
  * They are borrowed for the call unless the layer promises ZERO_COPY_WEIGHTS. UNSUPPORTED lists
  * every candidate with every reason. stream NULL: the CPU. */
-PERCH_EXPORT perch_status PERCH_CALL perch_layer_create(perch_runtime* runtime,
-                                                        const perch_layer_config* config,
-                                                        const perch_named_tensor* tensors,
-                                                        uint32_t num_tensors,
-                                                        const perch_stream* stream,
-                                                        perch_layer** layer, perch_error* error);
+PERCH_EXPORT perch_status PERCH_CALL perch_layer_create(
+    perch_runtime* runtime, const perch_layer_config* config, const perch_named_tensor* tensors,
+    uint32_t num_tensors, const perch_stream* stream, perch_layer** layer, perch_error* error);
 
 /* The same expert by expert, so that only one expert's tensors need to exist at a time. Shapes are
  * then those of one expert; expert is -1 for a linear layer. end consumes the builder on success
@@ -156,7 +153,8 @@ PERCH_EXPORT perch_status PERCH_CALL perch_layer_get_info(perch_layer* layer,
                                                           const perch_call_shape* shape,
                                                           perch_layer_info* info,
                                                           perch_error* error);
-/* The document of perch_select, for the choice that made this layer. */
+/* The document of perch_select, for the choice that made this layer; of a model's layer also
+ * "load":{"bytes_read","seconds"}: what was read of the checkpoint and how long packing took. */
 PERCH_EXPORT perch_status PERCH_CALL perch_layer_explain(perch_layer* layer, char* json,
                                                          uint64_t capacity, uint64_t* needed,
                                                          perch_error* error);
@@ -177,8 +175,11 @@ PERCH_EXPORT perch_status PERCH_CALL perch_layer_execute(perch_layer* layer,
 #define PERCH_ORIENTATION_NATIVE 1u     /* fused experts are [E,2I,H] and [E,H,I] */
 #define PERCH_ORIENTATION_TRANSPOSED 2u /* fused experts are [E,H,2I] and [E,I,H] */
 
-#define PERCH_MODEL_ALLOW_UNEXPECTED 0x1u /* tensors under a layer that no rule names: warn only */
+#define PERCH_MODEL_ALLOW_UNEXPECTED 0x1u /* tensors that no rule names: warn only */
 #define PERCH_MODEL_ALLOW_NAN 0x2u        /* sets PERCH_LAYER_ALLOW_NAN on every layer */
+
+#define PERCH_PLACEMENT_LINEAR 0u      /* runs of experts, one more for the first ranks */
+#define PERCH_PLACEMENT_ROUND_ROBIN 1u /* expert e on rank e mod ep_size */
 
 /* Zero everywhere: the whole model, on the CPU, bf16 in and out (or what the config's torch_dtype
  * says), no caps required. All borrowed for the call. */
@@ -193,11 +194,14 @@ typedef struct perch_model_opts {
   uint32_t in_dtype;    /* PERCH_TYPE_* or 0 */
   uint32_t out_dtype;   /* PERCH_TYPE_* or 0 */
   perch_device device;  /* 0,0: the CPU */
-  uint32_t reserved0;
-  int64_t max_tokens;  /* 0 = 4096 */
-  perch_caps require;  /* added to what the rules require */
+  uint32_t placement;   /* PERCH_PLACEMENT_* */
+  int64_t max_tokens;   /* 0 = 4096 */
+  perch_caps require;   /* added to what the rules require */
   perch_caps prefer;
   const char* backend; /* only this backend; NULL: the rules decide */
+  /* Convert all weights to this format ("int4g32:bf16"), in place of the rules' `requant`. Lossy:
+   * the error is in perch_layer_explain's notes. NULL: the rules decide. */
+  const char* requant;
   const perch_ext* next;
 } perch_model_opts;
 
@@ -209,15 +213,14 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_open(perch_runtime* runtime, co
                                                       perch_model** model, perch_error* error);
 /* The same from raw tensors in memory, named as in a checkpoint (config_json: the text of its
  * config.json). They are borrowed until perch_model_destroy. */
-PERCH_EXPORT perch_status PERCH_CALL perch_canonicalize(perch_runtime* runtime,
-                                                        const perch_named_tensor* tensors,
-                                                        uint32_t num_tensors,
-                                                        const char* config_json,
-                                                        const perch_model_opts* opts,
-                                                        perch_model** model, perch_error* error);
+PERCH_EXPORT perch_status PERCH_CALL perch_canonicalize(
+    perch_runtime* runtime, const perch_named_tensor* tensors, uint32_t num_tensors,
+    const char* config_json, const perch_model_opts* opts, perch_model** model, perch_error* error);
 PERCH_EXPORT void PERCH_CALL perch_model_destroy(perch_model* model);
 /* {"model_type","warnings":[...],"layers":[{"name","kind","sizes","recipe","activation","routing",
- * "orientation":{"value","decided_by"},"tensors":[...],"bytes"}]} */
+ * "orientation":{"value","decided_by"},"tensors":[...],"bytes"}]}. A MoE layer may also have
+ * "shared_expert":{"module","width","gate"} and "latent":{"width","hidden","down","up"}: modules
+ * that the host runs beside it. */
 PERCH_EXPORT perch_status PERCH_CALL perch_model_inspect(perch_model* model, char* json,
                                                          uint64_t capacity, uint64_t* needed,
                                                          perch_error* error);
@@ -236,6 +239,11 @@ PERCH_EXPORT perch_status PERCH_CALL perch_model_explain(perch_model* model, uin
 PERCH_EXPORT perch_status PERCH_CALL perch_model_layer(perch_model* model, uint32_t index,
                                                        const perch_stream* stream,
                                                        perch_layer** layer, perch_error* error);
+/* Replaces all weights of `layer`, made from layer `index` of another model of the same sizes and
+ * format, by this model's; addresses stay. No call of the layer may be in flight. Everything is
+ * checked first: on an error the old weights still answer. UNSUPPORTED where the backend cannot. */
+PERCH_EXPORT perch_status PERCH_CALL perch_model_update(perch_model* model, uint32_t index,
+                                                        perch_layer* layer, perch_error* error);
 /* Canonical tensors of one expert (-1: of a linear layer) by backend.h's names, *tensors' own. */
 PERCH_EXPORT perch_status PERCH_CALL perch_model_tensors(perch_model* model, uint32_t index,
                                                          int32_t expert, perch_tensors** tensors,
@@ -257,39 +265,49 @@ typedef struct perch_comparison {
   double allowed;
   double worst_row_l2; /* the largest relative L2 error of a row */
 } perch_comparison;
-PERCH_EXPORT perch_status PERCH_CALL perch_model_compare(perch_model* model, uint32_t index,
-                                                         perch_layer* layer,
-                                                         const perch_exec_args* args,
-                                                         const DLTensor* expected,
-                                                         perch_comparison* comparison,
-                                                         perch_error* error);
+PERCH_EXPORT perch_status PERCH_CALL perch_model_compare(
+    perch_model* model, uint32_t index, perch_layer* layer, const perch_exec_args* args,
+    const DLTensor* expected, perch_comparison* comparison, perch_error* error);
 
 /* ---- Routing ----------------------------------------------------------------------------------*/
 #define PERCH_ROUTE_SOFTMAX 1u      /* p = softmax over all E, then topk */
 #define PERCH_ROUTE_TOPK_SOFTMAX 2u /* topk, then softmax over the chosen */
 #define PERCH_ROUTE_SIGMOID 3u      /* s = sigmoid, topk of s + bias, weights from s */
 #define PERCH_ROUTE_TOPK_SIGMOID 4u /* topk, then sigmoid of the chosen */
+/* topk times: the best expert e left, weighted by its softmax over those left whose logit x lies
+ * near its own, (x_e - x) / max(|x|, x_e) <= 2 jitter */
+#define PERCH_ROUTE_SPARSEMIXER 5u
+#define PERCH_ROUTE_SQRT_SOFTPLUS 6u /* as SIGMOID, with s = sqrt(ln(1 + exp x)) */
 
-#define PERCH_ROUTE_RENORMALIZE 0x1u /* divide the chosen weights by their sum */
+#define PERCH_ROUTE_RENORMALIZE 0x1u /* divide the weights by max(sum + sum_add, sum_min) */
+
+#define PERCH_ROUTE_GROUP_TOP2 0u /* a group's score: the sum of its two largest s + bias */
+#define PERCH_ROUTE_GROUP_MAX 1u  /* its largest */
 
 /* "What if the logits are NaN or infinite?" ids are always in range and distinct and weights
  * finite. A NaN logit, and a logit of -infinity, is never chosen while another is left; +infinity
- * takes all the weight; equal scores go to the lower id; a sum of 0 leaves weights 0. */
+ * takes all the weight; equal scores go to the lower id; a sum of 0 leaves weights 0, and a product
+ * with a scale stops at the largest float. */
 typedef struct perch_route_config {
   uint32_t struct_size;
   uint32_t scoring; /* PERCH_ROUTE_SOFTMAX ... */
   uint32_t num_experts;
   uint32_t topk;
   uint32_t num_groups;  /* 0 or 1: no groups */
-  uint32_t topk_groups; /* groups kept, by the sum of the two largest s + bias in each */
+  uint32_t topk_groups; /* groups kept, by group_score */
   uint32_t flags;       /* PERCH_ROUTE_RENORMALIZE */
   float scale;          /* the weights are multiplied by it; 0 = 1 */
   const float* bias;    /* NULL or [E]: decides the choice, not the weights */
+  uint32_t group_score; /* PERCH_ROUTE_GROUP_* */
+  float sum_add;        /* read under RENORMALIZE, likewise the next; 0 or more */
+  float sum_min;
+  float jitter;              /* of SPARSEMIXER; 0 or more */
+  const float* expert_scale; /* NULL or [E]: expert e's weight is multiplied by its entry */
   const perch_ext* next;
 } perch_route_config;
 
 /* logits f32 [T,E] -> ids int32 [T,topk], in descending order of score, and weights f32 [T,topk].
- * A row depends on nothing but its own logits. Formulas: contract of the routing ids R1..R4. */
+ * A row depends on nothing but its own logits. Formulas: contract of the routing ids R1..R9. */
 PERCH_EXPORT perch_status PERCH_CALL perch_route(const perch_route_config* config,
                                                  const DLTensor* logits, const DLTensor* ids,
                                                  const DLTensor* weights, perch_error* error);

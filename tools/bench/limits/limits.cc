@@ -30,6 +30,7 @@ double time_together(int threads, const Work& work) {
   std::atomic<int> waiting{threads};
   std::vector<Clock::time_point> begins(static_cast<size_t>(threads)), ends(begins.size());
   std::vector<std::thread> team;
+  team.reserve(static_cast<size_t>(threads));
   for (int t = 0; t < threads; ++t) {
     team.emplace_back([&, t] {
       --waiting;

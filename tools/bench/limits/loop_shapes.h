@@ -49,7 +49,7 @@ constexpr DotLoop dot_loop(const char* instructions) {
 
 // How far ahead of the loads each stream prefetches: what the hardware's own prefetchers leave on
 // the table when a stream crosses a 4 KiB boundary.
-constexpr int64_t kPrefetchBytes = 512;
+inline constexpr int64_t kPrefetchBytes = 512;
 
 // Vector: a GCC vector of uint64_t, as wide as the level's loads.
 template <typename Vector, int kStreams>
