@@ -7,7 +7,9 @@
 // purpose.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <optional>
 
 #include "canonical/module_names.h"
@@ -38,7 +40,8 @@ constexpr std::array kAlgos = {
     Algo{"NVFP4", 4, true, Strategy::kGroup, 16, false, Act::kNvfp4},
     Algo{"NVFP4_AWQ", 4, true, Strategy::kGroup, 16, false, Act::kNvfp4},
     Algo{"W4A16_NVFP4", 4, true, Strategy::kGroup, 16, false, Act::kNone},
-    Algo{"W4A8_NVFP4_FP8", 4, true, Strategy::kGroup, 16, false, Act::kFp8},
+    // In groups of 32 by default, which config.json does not say: then the scale's shape does.
+    Algo{"W4A8_NVFP4_FP8", 4, true, Strategy::kGroup, 0, true, Act::kFp8},
     Algo{"MXFP4", 4, true, Strategy::kGroup, 32, false, Act::kMxfp4},
     Algo{"W4A8_MXFP4_FP8", 4, true, Strategy::kGroup, 32, false, Act::kFp8},
     Algo{"MXFP8", 8, true, Strategy::kGroup, 32, false, Act::kMxfp8},
@@ -66,6 +69,13 @@ perch_act_quant act_of(Act act) {
       return act_mx(PERCH_TYPE_E4M3FN);
   }
   return plain_scheme().act;
+}
+
+// The exporter writes some names in small letters ("mxfp4", "fp8_pb_wo").
+bool same_letters(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
+    return std::toupper(x) == std::toupper(y);
+  });
 }
 
 // Whether config_groups is there and none of its groups quantizes inputs.
@@ -108,9 +118,9 @@ Status parse_algo(const Place& quantization, const Place& settings, Scheme* sche
   std::vector<std::string_view> names;
   for (const Algo& algo : kAlgos) {
     names.push_back(algo.name);
-    if (name != algo.name) continue;
+    if (!same_letters(name, algo.name)) continue;
     scheme->quantized = true;
-    scheme->format = name;
+    scheme->format = algo.name;
     scheme->bits = algo.bits;
     scheme->is_float = algo.is_float;
     scheme->strategy = algo.strategy;

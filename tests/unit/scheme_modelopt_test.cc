@@ -21,7 +21,7 @@ TEST(ModeloptConfig, EveryAlgorithm) {
       {"NVFP4", "float4 g16 | e2m1 static group 16 e4m3"},
       {"NVFP4_AWQ", "float4 g16 | e2m1 static group 16 e4m3"},
       {"W4A16_NVFP4", "float4 g16 | none"},
-      {"W4A8_NVFP4_FP8", "float4 g16 | e4m3 static"},
+      {"W4A8_NVFP4_FP8", "float4 g? | e4m3 static"},
       {"MXFP4", "float4 g32 | e2m1 group 32 e8m0"},
       {"W4A8_MXFP4_FP8", "float4 g32 | e4m3 static"},
       {"MXFP8", "float8 g32 | e4m3 group 32 e8m0"},
@@ -67,6 +67,8 @@ TEST(ModeloptConfig, Settings) {
        ".group_size: got -1; want 1 or more"},
       {R"("quant_algo": "W4A16_AWQ", "has_zero_point": true)", kExpert,
        ".has_zero_point: got true; want false: weights with zero points are not read"},
+      {R"("quant_algo": "mxfp4")", kExpert, "MXFP4 float4 g32 | e2m1 group 32 e8m0"},
+      {R"("quant_algo": "fp8_pb_wo")", kExpert, "FP8_PB_WO float8 b128x128 | none"},
       {R"("quant_algo": "NVFP4_SVD")", kExpert,
        ".quant_algo: got \"NVFP4_SVD\"; want one of FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, "
        "NVFP4, NVFP4_AWQ, W4A16_NVFP4, W4A8_NVFP4_FP8, MXFP4, W4A8_MXFP4_FP8, MXFP8, W4A16_AWQ, "
