@@ -130,7 +130,7 @@ void read_tile(const RawView& weight, const Tile& tile, const MatrixSlice& slice
   for (int64_t k = tile.k_begin; k < tile.k_end; k += kPerWord) {
     const int64_t columns = std::min(kPerWord, tile.k_end - k);
     const auto bytes = static_cast<size_t>((columns + 1) / 2);
-    std::byte* to = codes + (k - slice.k0) / 2;
+    const int64_t first_byte = (k - slice.k0) / 2;
     for (int64_t c = tile.word_begin; c < tile.word_end; ++c) {
       Square square{};
       for (int64_t i = 0; i < columns; ++i) {
@@ -140,7 +140,7 @@ void read_tile(const RawView& weight, const Tile& tile, const MatrixSlice& slice
       for (size_t i = 0; i < kPerWord; ++i) {
         const int64_t n = c * kPerWord + kOrder[i];
         if (n < slice.n0 || n >= slice.n1) continue;
-        std::memcpy(to + (n - slice.n0) * row_bytes, &square[i], bytes);
+        std::memcpy(codes + (n - slice.n0) * row_bytes + first_byte, &square[i], bytes);
       }
     }
   }
