@@ -54,6 +54,7 @@ void describe(const LayerPlan& plan, int64_t num_tokens, perch_layout* layout) {
     }
     return;
   }
+  if (plan.w13().input.per_expert()) buffers.add("input_quantized", scratch.pairs, plan.hidden);
   // The ordered way keeps a tile of the first GEMM in registers and stack: nothing to list.
   if (scratch.split_rows > 0) {
     buffers.add("gate_up_output", scratch.pairs * plan.w13().pieces(scratch.split_rows),

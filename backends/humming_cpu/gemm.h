@@ -1,4 +1,4 @@
-// gemm.h - one GEMM of one expert, seen as tiles of 4 rows and 4 panels.
+// gemm.h - one GEMM of one expert, seen as tiles of up to 64 rows and 4 panels.
 #pragma once
 
 #include "kernels.h"
@@ -45,9 +45,16 @@ struct GemmBlock {
     tile.group_begin = matrix.groups * piece.index / piece.count;
     tile.group_end = matrix.groups * (piece.index + 1) / piece.count;
     tile.scale = matrix.scale;
+    tile.any = &matrix.any;
+    if (matrix.has_order) {
+      const int32_t* order = reinterpret_cast<const int32_t*>(expert + matrix.order_at);
+      tile.group_of[0] = order;
+      tile.group_of[1] = matrix.gated ? order + matrix.k_end : order;
+    }
+    tile.lut = reinterpret_cast<const float*>(expert + matrix.lut_at);
   }
 
-  // Runs rows [begin, end), four at a time: x(row) gives an input row, out(row) where its columns
+  // Runs rows [begin, end), kRowsMax at a time: x(row) gives an input row, out(row) where its columns
   // go, done(row) is told when they are there.
   template <class X, class Out, class Done>
   void run(int64_t begin, int64_t end, const X& x, const Out& out, const Done& done) {
@@ -62,6 +69,15 @@ struct GemmBlock {
     }
   }
 };
+
+// in -> out (they may be one row): what the GEMM of this matrix and expert is given.
+inline void quantize_input(const RowKernels& rows, const MatrixPlan& matrix, const uint8_t* expert,
+                           const float* in, float* out) {
+  const auto floats = [&](int64_t at) { return reinterpret_cast<const float*>(expert + at); };
+  const InputQuant& input = matrix.input;
+  rows.quantize(input, input.has_pre_scale ? floats(matrix.pre_scale_at) : nullptr,
+                input.has_input_scale() ? *floats(matrix.input_scale_at) : 0.0f, in, matrix.k, out);
+}
 
 // The biases of a matrix in panel order, from a panel on; null without.
 inline const float* bias_of(const MatrixPlan& matrix, const uint8_t* expert, int64_t panel) {

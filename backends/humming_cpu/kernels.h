@@ -8,16 +8,33 @@
 #include <cstdint>
 
 #include "isa.h"
+#include "perch/layer.h"
 
 namespace humming_cpu {
 
-enum class Weight : int32_t { bf16, int4, int4z };
+enum class Weight : int32_t { bf16, int4, int4z, any };
 enum class Number : int32_t { none, f32, f16, bf16 };  // scales in a panel, elements of x and y
 
 inline constexpr int32_t kPanel = 32;  // columns of a panel: two vectors of 16 lanes
 inline constexpr int32_t kLanes = 16;
-inline constexpr int32_t kRowsMax = 4;    // rows of one gemm call
+inline constexpr int32_t kRowsMax = 64;   // rows of one gemm call
+inline constexpr int32_t kUnitK = 8;      // k that codes of `any` are packed by
+inline constexpr int32_t kAnyBlockK = 128;  // k that `any` decodes at once: 16 KiB of f32
 inline constexpr int32_t kPanelsMax = 4;  // panels of one gemm call
+
+// How `any` reads a panel: every weight type with every scale, zero point and offset. pack.h draws
+// it. value = (code - zero) * (scale * scale2) + offset, what is not there being left out.
+struct AnyFormat {
+  uint32_t type;        // PERCH_TYPE_* of the codes
+  uint32_t scale_type;  // PERCH_TYPE_NONE: no scale
+  float zero;           // where no zero point is stored; 0 for codes that are numbers themselves
+  bool has_zero_int, has_zero_float, has_offset, has_scale2;
+  int64_t source_group_k;  // 0: one group
+  int64_t header_bytes;    // of a group
+  int64_t headers_at;      // within a panel
+  int64_t codes_at;
+  int64_t unit_bytes;  // of kUnitK rows of codes
+};
 
 // rows x panels of one GEMM over the groups [group_begin, group_end) of K.
 //   out[r][p * 32 + c] = sum over groups, in rising order, of scale * (sum over k of x * code)
@@ -33,6 +50,10 @@ struct GemmTile {
   Number scale;
   int32_t num_panels;
   int32_t num_rows;
+  // Of `any` alone.
+  const AnyFormat* any;
+  const int32_t* group_of[2];  // [k_end] of either half of the columns; null: in natural order
+  const float* lut;            // [16]
   const float* x[kRowsMax];
   float* out[kRowsMax];  // num_panels * 32 floats each
 };
@@ -56,6 +77,24 @@ struct CombineRow {
   void* y;
 };
 
+// How the input of a GEMM is quantized (contract: activation quantization); kind PERCH_ACT_NONE
+// where it only is multiplied by a pre_scale.
+struct InputQuant {
+  uint32_t type;  // PERCH_TYPE_INT8, E4M3FN or E2M1
+  uint32_t mode;  // PERCH_ACT_*
+  int64_t group;  // of the modes GROUP and STATIC_GROUP
+  bool e8m0;      // scales are powers of two
+  bool has_pre_scale;
+  Number round;  // what x * pre_scale is rounded to where it is not quantized then
+
+  bool is_quantized() const { return mode != PERCH_ACT_NONE; }
+  bool has_input_scale() const {
+    return mode == PERCH_ACT_STATIC || mode == PERCH_ACT_STATIC_GROUP;
+  }
+  bool changes_input() const { return is_quantized() || has_pre_scale; }
+  bool per_expert() const { return has_pre_scale || has_input_scale(); }
+};
+
 // The work on rows around the GEMMs, one table per ISA level. Rows of f32 scratch are 64-byte
 // aligned and padded to 16; they may be written up to the pad.
 struct RowKernels {
@@ -68,6 +107,9 @@ struct RowKernels {
   // out = the sum of `pieces` rows `stride` apart, in rising order; n a multiple of 16.
   void (*sum)(const float* rows, int64_t stride, int32_t pieces, int64_t n, float* out);
   void (*combine)(const CombineRow& job);
+  // out = what the codes of n inputs stand for; in and out may be the same row.
+  void (*quantize)(const InputQuant& quant, const float* pre_scale, float input_scale,
+                   const float* in, int64_t n, float* out);
 };
 
 extern const RowKernels row_kernels_portable;

@@ -48,6 +48,55 @@ struct Vec {
   static inline F nibble(I words) {
     return {nibble_half<N>(words.lo), nibble_half<N>(words.hi)};
   }
+  static inline I words(uint32_t value) {
+    const __m256i all = _mm256_set1_epi32(static_cast<int>(value));
+    return {all, all};
+  }
+  static inline I zero_words() { return words(0); }
+  static inline __m256i load_byte_half(const uint8_t* at) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
+  }
+  static inline I load_bytes(const uint8_t* at) {
+    return {load_byte_half(at), load_byte_half(at + 8)};
+  }
+  static inline I bits_and(I a, uint32_t mask) {
+    const I m = words(mask);
+    return {_mm256_and_si256(a.lo, m.lo), _mm256_and_si256(a.hi, m.hi)};
+  }
+  static inline I bits_or(I a, I b) {
+    return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+  }
+  static inline I plus(I a, uint32_t b) {
+    const I all = words(b);
+    return {_mm256_add_epi32(a.lo, all.lo), _mm256_add_epi32(a.hi, all.hi)};
+  }
+  static inline I left(I a, int count) {
+    return {_mm256_slli_epi32(a.lo, count), _mm256_slli_epi32(a.hi, count)};
+  }
+  template <int N>
+  static inline I right(I a) {
+    return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)};
+  }
+  static inline F to_float(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+  static inline F as_float(I a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+  static inline I as_words(F a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
+  static inline __m256 select_half(__m256i a, __m256i b, __m256 yes, __m256 no) {
+    return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a)));
+  }
+  static inline F select_less(I a, uint32_t b, F yes, F no) {
+    const I all = words(b);
+    return {select_half(a.lo, all.lo, yes.lo, no.lo), select_half(a.hi, all.hi, yes.hi, no.hi)};
+  }
+  // Each permutation looks up in 8 of the 16; bit 3 of the code says which is right.
+  static inline __m256 lookup_half(F table, __m256i code) {
+    const __m256 low = _mm256_permutevar8x32_ps(table.lo, code);
+    const __m256 high = _mm256_permutevar8x32_ps(table.hi, code);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
+  }
+  static inline F lookup(const float* table, I code) {
+    const F all = load_f32(table);
+    return {lookup_half(all, code.lo), lookup_half(all, code.hi)};
+  }
   static inline __m256 low_half(__m256i words) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
   }
@@ -105,12 +154,17 @@ struct Vec {
 }  // namespace humming_cpu
 
 #include "kernels_impl.h"
+// After it: what it defines is used there.
+#include "kernels_any.h"
+#include "kernels_quantize.h"
 
 namespace humming_cpu {
 
 void gemm_bf16_avx2(const GemmTile& tile) { gemm<WeightBf16>(tile); }
 void gemm_int4_avx2(const GemmTile& tile) { gemm<WeightInt4>(tile); }
 void gemm_int4z_avx2(const GemmTile& tile) { gemm<WeightInt4Zero>(tile); }
-const RowKernels row_kernels_avx2 = {load_row, activate, add_row, sum_rows, combine_row};
+void gemm_any_avx2(const GemmTile& tile) { gemm_any(tile); }
+const RowKernels row_kernels_avx2 = {load_row, activate, add_row, sum_rows, combine_row,
+                                          quantize_row};
 
 }  // namespace humming_cpu

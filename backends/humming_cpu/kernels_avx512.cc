@@ -37,6 +37,30 @@ struct Vec {
     const F table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     return _mm512_permutexvar_ps(_mm512_srli_epi32(words, 4 * N), table);
   }
+  static inline I words(uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
+  static inline I zero_words() { return _mm512_setzero_si512(); }
+  static inline I load_bytes(const uint8_t* at) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+  }
+  static inline I bits_and(I a, uint32_t mask) { return _mm512_and_si512(a, words(mask)); }
+  static inline I bits_or(I a, I b) { return _mm512_or_si512(a, b); }
+  static inline I plus(I a, uint32_t b) { return _mm512_add_epi32(a, words(b)); }
+  static inline I left(I a, int count) {
+    return _mm512_slli_epi32(a, static_cast<unsigned>(count));
+  }
+  template <int N>
+  static inline I right(I a) {
+    return _mm512_srli_epi32(a, N);
+  }
+  static inline F to_float(I a) { return _mm512_cvtepi32_ps(a); }
+  static inline F as_float(I a) { return _mm512_castsi512_ps(a); }
+  static inline I as_words(F a) { return _mm512_castps_si512(a); }
+  static inline F select_less(I a, uint32_t b, F yes, F no) {
+    return _mm512_mask_mov_ps(no, _mm512_cmplt_epi32_mask(a, words(b)), yes);
+  }
+  static inline F lookup(const float* table, I code) {
+    return _mm512_permutexvar_ps(code, load_f32(table));
+  }
   static inline F bf16_low(I words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
   static inline F bf16_high(I words) {
     return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536)));
@@ -76,12 +100,17 @@ struct Vec {
 }  // namespace humming_cpu
 
 #include "kernels_impl.h"
+// After it: what it defines is used there.
+#include "kernels_any.h"
+#include "kernels_quantize.h"
 
 namespace humming_cpu {
 
 void gemm_bf16_avx512(const GemmTile& tile) { gemm<WeightBf16>(tile); }
 void gemm_int4_avx512(const GemmTile& tile) { gemm<WeightInt4>(tile); }
 void gemm_int4z_avx512(const GemmTile& tile) { gemm<WeightInt4Zero>(tile); }
-const RowKernels row_kernels_avx512 = {load_row, activate, add_row, sum_rows, combine_row};
+void gemm_any_avx512(const GemmTile& tile) { gemm_any(tile); }
+const RowKernels row_kernels_avx512 = {load_row, activate, add_row, sum_rows, combine_row,
+                                          quantize_row};
 
 }  // namespace humming_cpu

@@ -99,14 +99,14 @@ PERCH_INLINE void multiply(const typename W::Step (&step)[P], const F (&zero)[P]
 // a tenth at one row.
 constexpr int64_t kPrefetchBytes = 1024;
 
-// R rows of x times P panels, from panel `first` on.
+// R rows of x from `row` on times P panels from `first` on.
 template <class W, int R, int P>
-void gemm_tile(const GemmTile& tile, int32_t first) {
+void gemm_tile(const GemmTile& tile, int32_t row, int32_t first) {
   F total[R][P][2];
   const float* x[R];
   const uint8_t* at[P];
   for (int r = 0; r < R; ++r) {
-    x[r] = tile.x[r];
+    x[r] = tile.x[row + r];
     for (int p = 0; p < P; ++p) total[r][p][0] = total[r][p][1] = Vec::zero();
   }
   for (int p = 0; p < P; ++p) {
@@ -160,7 +160,7 @@ void gemm_tile(const GemmTile& tile, int32_t first) {
     }
   }
   for (int r = 0; r < R; ++r) {
-    float* out = tile.out[r] + int64_t{first} * kPanel;
+    float* out = tile.out[row + r] + int64_t{first} * kPanel;
     for (int64_t p = 0; p < P; ++p) {
       Vec::store(out + p * kPanel, total[r][p][0]);
       Vec::store(out + p * kPanel + kLanes, total[r][p][1]);
@@ -170,25 +170,27 @@ void gemm_tile(const GemmTile& tile, int32_t first) {
 
 // All panels of the tile, P at a time.
 template <class W, int R, int P>
-void gemm_panels(const GemmTile& tile) {
+void gemm_panels(const GemmTile& tile, int32_t row) {
   int32_t panel = 0;
-  for (; panel + P <= tile.num_panels; panel += P) gemm_tile<W, R, P>(tile, panel);
-  for (; panel < tile.num_panels; ++panel) gemm_tile<W, R, 1>(tile, panel);
+  for (; panel + P <= tile.num_panels; panel += P) gemm_tile<W, R, P>(tile, row, panel);
+  for (; panel < tile.num_panels; ++panel) gemm_tile<W, R, 1>(tile, row, panel);
 }
 
 // Few rows take several panels at once: enough independent sums to hide the latency of an FMA, and
 // several streams from memory.
 template <class W>
 void gemm(const GemmTile& tile) {
-  switch (tile.num_rows) {
+  int32_t row = 0;
+  for (; row + 4 <= tile.num_rows; row += 4) gemm_panels<W, 4, 1>(tile, row);
+  switch (tile.num_rows - row) {
     case 1:
-      return gemm_panels<W, 1, Vec::kPanelsAtOneRow>(tile);
+      return gemm_panels<W, 1, Vec::kPanelsAtOneRow>(tile, row);
     case 2:
-      return gemm_panels<W, 2, Vec::kPanelsAtOneRow / 2>(tile);
+      return gemm_panels<W, 2, Vec::kPanelsAtOneRow / 2>(tile, row);
     case 3:
-      return gemm_panels<W, 3, 1>(tile);
+      return gemm_panels<W, 3, 1>(tile, row);
     default:
-      return gemm_panels<W, 4, 1>(tile);
+      return;
   }
 }
 

@@ -74,6 +74,59 @@ struct Vec {
     memcpy(&a, &words, sizeof(a));
     return a;
   }
+  template <class Op>
+  static inline I each_words(const Op& op) {
+    return {{op(0), op(1), op(2), op(3)}};
+  }
+  static inline I words(uint32_t value) {
+    const U4 all = {value, value, value, value};
+    return {{all, all, all, all}};
+  }
+  static inline I zero_words() { return I{}; }
+  static inline I load_bytes(const uint8_t* at) {
+    uint32_t lanes[kLanes];
+    I result;
+    for (int i = 0; i < kLanes; ++i) lanes[i] = at[i];
+    memcpy(&result, lanes, sizeof(result));
+    return result;
+  }
+  static inline I bits_and(const I& a, uint32_t mask) {
+    return each_words([&](int i) { return a.q[i] & mask; });
+  }
+  static inline I bits_or(const I& a, const I& b) {
+    return each_words([&](int i) { return a.q[i] | b.q[i]; });
+  }
+  static inline I plus(const I& a, uint32_t b) {
+    return each_words([&](int i) { return a.q[i] + b; });
+  }
+  static inline I left(const I& a, int count) {
+    return each_words([&](int i) { return a.q[i] << count; });
+  }
+  template <int N>
+  static inline I right(const I& a) {
+    return each_words([&](int i) { return a.q[i] >> N; });
+  }
+  static inline F to_float(const I& a) {
+    return each([&](int i) { return __builtin_convertvector((I4)a.q[i], F4); });
+  }
+  static inline F as_float(const I& a) {
+    return each([&](int i) { return as_floats(a.q[i]); });
+  }
+  static inline I as_words(const F& a) {
+    I result;
+    memcpy(&result, &a, sizeof(result));
+    return result;
+  }
+  static inline F select_less(const I& a, uint32_t b, const F& yes, const F& no) {
+    return each([&](int i) { return a.q[i] < b ? yes.q[i] : no.q[i]; });
+  }
+  static inline F lookup(const float* table, const I& code) {
+    uint32_t index[kLanes];
+    float lanes[kLanes];
+    memcpy(index, &code, sizeof(index));
+    for (int i = 0; i < kLanes; ++i) lanes[i] = table[index[i] & 15u];
+    return load_f32(lanes);
+  }
   static inline F bf16_low(const I& words) {
     return each([&](int i) { return as_floats(words.q[i] << 16); });
   }
@@ -120,12 +173,17 @@ struct Vec {
 }  // namespace humming_cpu
 
 #include "kernels_impl.h"
+// After it: what it defines is used there.
+#include "kernels_any.h"
+#include "kernels_quantize.h"
 
 namespace humming_cpu {
 
 void gemm_bf16_portable(const GemmTile& tile) { gemm<WeightBf16>(tile); }
 void gemm_int4_portable(const GemmTile& tile) { gemm<WeightInt4>(tile); }
 void gemm_int4z_portable(const GemmTile& tile) { gemm<WeightInt4Zero>(tile); }
-const RowKernels row_kernels_portable = {load_row, activate, add_row, sum_rows, combine_row};
+void gemm_any_portable(const GemmTile& tile) { gemm_any(tile); }
+const RowKernels row_kernels_portable = {load_row, activate, add_row, sum_rows, combine_row,
+                                          quantize_row};
 
 }  // namespace humming_cpu

@@ -55,6 +55,7 @@ class LinearCall {
     for_blocks(host_, num_rows_, block_of(w_.k), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         rows_.load(plan_.in, x + (first_ + row) * stride, w_.k, nullptr, x_row(row));
+        if (w_.input.changes_input()) quantize_input(rows_, w_, arena_, x_row(row), x_row(row));
       }
     });
   }

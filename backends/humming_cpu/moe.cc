@@ -1,4 +1,5 @@
-// moe.cc - a chunk of rows goes through: route, load, gate/up + activation, down, combine.
+// moe.cc - a chunk of rows goes through: route, load (and quantize), gate/up + activation,
+// (quantize,) down, combine.
 //
 // "What makes a row independent of its neighbours?" Each element of h, a and y_e is one sum in one
 // K order, whatever tile it fell in, and a row's slots are added in rising order by one task. Only
@@ -37,11 +38,14 @@ class MoeCall {
       routing_ = route(plan_, scratch_, args_, first_, num_rows_);
       if (routing_.num_valid == 0 && plan_.form != PERCH_FORM_STANDARD) continue;
       load();
+      if (plan_.w13().input.per_expert()) quantize_pairs();
       if (scratch_.split_rows > 0) {
         gate_up_split();
+        if (plan_.w2().input.changes_input()) quantize_activations();
         down_split();
       } else {
         gate_up();
+        if (plan_.w2().input.changes_input()) quantize_activations();
         down();
       }
       combine();
@@ -51,6 +55,11 @@ class MoeCall {
  private:
   float* floats(int64_t offset) const { return reinterpret_cast<float*>(base_ + offset); }
   float* x_row(int64_t row) const { return floats(scratch_.x) + row * scratch_.x_stride; }
+  // The input of the first GEMM at `at` of the order.
+  float* input_row(int64_t at) const {
+    if (!plan_.w13().input.per_expert()) return x_row(row_of(at));
+    return floats(scratch_.xq) + at * scratch_.x_stride;
+  }
   float* a_row(int64_t at) const { return floats(scratch_.a) + at * scratch_.a_stride; }
   float* ye_row(int64_t pair) const { return floats(scratch_.ye) + pair * scratch_.ye_stride; }
   // Row `at` of the order, of a piece of the GEMM that is being split.
@@ -74,7 +83,10 @@ class MoeCall {
     return static_cast<const uint8_t*>(tensor.data) + tensor.byte_offset;
   }
 
+  // A row of x, quantized where that is the same for every expert.
   void load() {
+    const InputQuant& input = plan_.w13().input;
+    const bool quantize = input.changes_input() && !input.per_expert();
     const int64_t bytes = number_bytes_of(plan_.in);
     const uint8_t* x = data_of(*args_.x);
     for_blocks(host_, num_rows_, row_block(plan_.hidden), [&](int64_t begin, int64_t end) {
@@ -83,7 +95,34 @@ class MoeCall {
         const float* weight = plan_.weight_on_input ? &routing_.weight[row] : nullptr;
         rows_.load(plan_.in, x + row_offset(plan_, *args_.x, first_ + row) * bytes, plan_.hidden,
                    weight, x_row(row));
+        if (quantize) quantize_input(rows_, plan_.w13(), nullptr, x_row(row), x_row(row));
       }
+    });
+  }
+
+  // task(at, the expert's part of the arena) for every pair, in expert order.
+  template <class Task>
+  void for_pairs(int64_t width, const Task& task) {
+    for_blocks(host_, routing_.num_valid, row_block(width), [&](int64_t begin, int64_t end) {
+      for (int64_t at = begin; at < end; ++at) {
+        task(at, expert_data(routing_.expert[routing_.order[at]]));
+      }
+    });
+  }
+
+  void quantize_pairs() {
+    const MatrixPlan& w13 = plan_.w13();
+    for_pairs(w13.k, [&](int64_t at, const uint8_t* expert) {
+      float* out = input_row(at);
+      quantize_input(rows_, w13, expert, x_row(row_of(at)), out);
+      for (int64_t i = w13.k; i < scratch_.x_stride; ++i) out[i] = 0.0f;
+    });
+  }
+
+  void quantize_activations() {
+    const MatrixPlan& w2 = plan_.w2();
+    for_pairs(w2.k, [&](int64_t at, const uint8_t* expert) {
+      quantize_input(rows_, w2, expert, a_row(at), a_row(at));
     });
   }
 
@@ -112,7 +151,7 @@ class MoeCall {
       const int64_t begin = routing_.begin[expert];
       const auto sums_of = [&](int64_t at) { return sums[(at - begin) % kRowsMax]; };
       block.run(
-          begin, routing_.begin[expert + 1], [&](int64_t at) { return x_row(row_of(at)); }, sums_of,
+          begin, routing_.begin[expert + 1], [&](int64_t at) { return input_row(at); }, sums_of,
           [&](int64_t at) { activate(data, at, block.panel, sums_of(at), block.columns); });
     });
   }
@@ -155,7 +194,7 @@ class MoeCall {
 
   void gate_up_split() {
     const MatrixPlan& w13 = plan_.w13();
-    multiply_pieces(0, [&](int64_t at) { return x_row(row_of(at)); });
+    multiply_pieces(0, [&](int64_t at) { return input_row(at); });
     const int32_t pieces = w13.pieces(scratch_.split_rows);
     const int64_t items = routing_.num_valid * w13.panels;
     for_blocks(host_, items, row_block(int64_t{4} * kPanel), [&](int64_t begin, int64_t end) {

@@ -19,6 +19,12 @@ class Bump {
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// Fewer rows where each pair has an input of its own: their number is bounded then.
+int64_t chunk_rows(const LayerPlan& plan) {
+  if (!plan.moe || !plan.matrix[0].input.per_expert()) return kChunkRows;
+  return plan.slots() < kChunkRows ? kChunkRows / plan.slots() : 1;
+}
+
 // The piece of a split GEMM over `num_rows` rows, the larger one of the two.
 int64_t part_floats(const LayerPlan& plan, int64_t num_rows, int32_t* pieces) {
   int64_t columns = 0;
@@ -36,7 +42,7 @@ int64_t part_floats(const LayerPlan& plan, int64_t num_rows, int32_t* pieces) {
 Scratch make_scratch(const LayerPlan& plan, int64_t num_tokens) {
   Scratch scratch;
   const int64_t all_rows = plan.rows(num_tokens);
-  scratch.rows = least(all_rows, kChunkRows);
+  scratch.rows = least(all_rows, chunk_rows(plan));
   scratch.pairs = scratch.rows * plan.slots();
   scratch.split_rows = plan.splits(all_rows) ? scratch.rows : 0;
 
@@ -51,6 +57,9 @@ Scratch make_scratch(const LayerPlan& plan, int64_t num_tokens) {
     scratch.part = bump.take(pieces * scratch.part_floats, sizeof(float));
   }
   if (plan.moe) {
+    if (plan.matrix[0].input.per_expert()) {
+      scratch.xq = bump.take(scratch.pairs * scratch.x_stride, sizeof(float));
+    }
     scratch.a_stride = round_up(plan.intermediate, kPanel);
     scratch.a = bump.take(scratch.pairs * scratch.a_stride, sizeof(float));
     scratch.ye_stride = plan.w2().columns();

@@ -13,6 +13,8 @@ struct Scratch {
   int64_t split_rows = 0;  // 0 where this call does not split K
 
   int64_t x = 0, x_stride = 0;    // f32 [rows, K of the first GEMM]
+  int64_t xq = 0;                 // f32 [pairs, x_stride], in expert order: inputs that differ by
+                                  // expert; none where x itself is quantized
   int64_t a = 0, a_stride = 0;    // f32 [pairs, I], in expert order
   int64_t ye = 0, ye_stride = 0;  // f32 [pairs, H], in slot order
   int64_t part = 0;               // f32 [pieces, pairs, columns] of the GEMM being split

@@ -1,13 +1,13 @@
-// support.cc - one check per field; none stops at the first reason.
+// support.cc - one check per field; none stops at the first reason. quant_support.cc has those of a
+// matrix.
 #include "support.h"
 
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <string>
 
 #include "arena.h"
 #include "perch/guard.hpp"
+#include "quant_support.h"
 #include "scratch.h"
 
 namespace humming_cpu {
@@ -17,152 +17,11 @@ namespace {
 constexpr int64_t kSizeMax = int64_t{1} << 24;
 constexpr int64_t kArenaMax = int64_t{1} << 46;
 
-class Reasons {
- public:
-  explicit Reasons(perch_support* support) : support_(support) {}
-  __attribute__((format(printf, 4, 5))) void add(int32_t code, const char* field,
-                                                 const char* format, ...) {
-    va_list values;
-    va_start(values, format);
-    add_list(code, field, format, values);
-    va_end(values);
-  }
-  // A field of a part: "moe.w13" and "group_k" make "moe.w13.group_k".
-  __attribute__((format(printf, 5, 6))) void add_in(int32_t code, const char* prefix,
-                                                    const char* name, const char* format, ...) {
-    char field[sizeof(perch_reason::field)];
-    std::snprintf(field, sizeof(field), "%s.%s", prefix, name);
-    va_list values;
-    va_start(values, format);
-    add_list(code, field, format, values);
-    va_end(values);
-  }
-
- private:
-  __attribute__((format(printf, 4, 0))) void add_list(int32_t code, const char* field,
-                                                      const char* format, va_list values) {
-    char text[sizeof(perch_reason::text)];
-    // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the caller has started it
-    std::vsnprintf(text, sizeof(text), format, values);
-    // A string of unknown length: the copy that add_reason makes cannot be cut, but GCC warns.
-    perch_guard::add_reason(support_, code, field, std::string(text).c_str());
-  }
-
-  perch_support* support_;
-};
-
-const char* type_name(uint32_t type) {
-  static constexpr const char* kNames[] = {"0",    "none", "f32",  "f16",  "bf16", "int1", "int2",
-                                           "int3", "int4", "int5", "int6", "int7", "int8", "e4m3",
-                                           "e5m2", "e3m2", "e2m3", "e2m1", "lut4", "e8m0"};
-  return type <= PERCH_TYPE_E8M0 ? kNames[type] : "an unknown type";
-}
-
-const char* scale_name(uint32_t kind) {
-  static constexpr const char* kNames[] = {"0", "none", "tensor", "channel", "group", "block"};
-  return kind <= PERCH_SCALE_BLOCK ? kNames[kind] : "an unknown kind";
-}
-
 long long wide(int64_t value) { return static_cast<long long>(value); }
-
-void check_chain(const perch_ext* ext, const char* prefix, Reasons* reasons) {
-  // The runtime has refused loops; the bound is for other callers.
-  for (int32_t steps = 0; ext != nullptr && steps < 10000; ext = ext->next, ++steps) {
-    if ((ext->flags & PERCH_EXT_MUST_UNDERSTAND) == 0) continue;
-    reasons->add_in(PERCH_REASON_EXT_UNKNOWN, prefix, "next", "extension %u is not known here",
-                    ext->type);
-  }
-}
 
 void check_size(int64_t value, const char* field, Reasons* reasons) {
   if (value >= 1 && value <= kSizeMax) return;
   reasons->add(PERCH_REASON_SHAPE, field, "want 1 to %lld, got %lld", wide(kSizeMax), wide(value));
-}
-
-void check_scales(const perch_quant& quant, const char* prefix, int64_t k, Reasons* reasons) {
-  if (quant.weight == PERCH_TYPE_BF16) {
-    if (quant.scale_kind != PERCH_SCALE_NONE) {
-      reasons->add_in(PERCH_REASON_PACKING, prefix, "scale_kind",
-                      "want none with bf16 weights, got %s", scale_name(quant.scale_kind));
-    }
-    if (quant.scale_dtype != PERCH_TYPE_NONE) {
-      reasons->add_in(PERCH_REASON_DTYPE, prefix, "scale_dtype",
-                      "want none with bf16 weights, got %s", type_name(quant.scale_dtype));
-    }
-    return;
-  }
-  if (quant.scale_kind < PERCH_SCALE_TENSOR || quant.scale_kind > PERCH_SCALE_BLOCK) {
-    reasons->add_in(PERCH_REASON_PACKING, prefix, "scale_kind",
-                    "want tensor, channel, group or block with int4 weights, got %s",
-                    scale_name(quant.scale_kind));
-  }
-  if (number_of(quant.scale_dtype) == Number::none) {
-    reasons->add_in(PERCH_REASON_DTYPE, prefix, "scale_dtype", "want bf16, f16 or f32, got %s",
-                    type_name(quant.scale_dtype));
-  }
-  const bool grouped =
-      quant.scale_kind == PERCH_SCALE_GROUP || quant.scale_kind == PERCH_SCALE_BLOCK;
-  if (grouped && (quant.group_k == 0 || quant.group_k % 4 != 0)) {
-    reasons->add_in(PERCH_REASON_GROUP, prefix, "group_k", "want a multiple of 4, got %u",
-                    quant.group_k);
-  }
-  if (quant.scale_kind == PERCH_SCALE_BLOCK && quant.group_n == 0) {
-    reasons->add_in(PERCH_REASON_GROUP, prefix, "group_n", "want at least 1, got 0");
-  }
-  if (grouped && quant.group_k != 0 && quant.num_groups != 0 && k >= 1 &&
-      quant.num_groups != (k + quant.group_k - 1) / quant.group_k) {
-    reasons->add_in(PERCH_REASON_GROUP, prefix, "num_groups", "want ceil(K / group_k) or 0, got %u",
-                    quant.num_groups);
-  }
-}
-
-void check_quant(const perch_quant& quant, const char* prefix, int64_t k, Reasons* reasons) {
-  check_chain(quant.next, prefix, reasons);
-  const bool int4 = quant.weight == PERCH_TYPE_INT4;
-  if (!int4 && quant.weight != PERCH_TYPE_BF16) {
-    reasons->add_in(PERCH_REASON_DTYPE, prefix, "weight", "want bf16 or int4, got %s",
-                    type_name(quant.weight));
-  } else {
-    check_scales(quant, prefix, k, reasons);
-  }
-  if (quant.scale2_kind != PERCH_SCALE2_NONE) {
-    reasons->add_in(PERCH_REASON_PACKING, prefix, "scale2_kind", "want none, got %u",
-                    quant.scale2_kind);
-  }
-  if (int4 && quant.zero_kind != PERCH_ZERO_MIDPOINT && quant.zero_kind != PERCH_ZERO_INT) {
-    reasons->add_in(PERCH_REASON_PACKING, prefix, "zero_kind", "want midpoint or int, got %s",
-                    quant.zero_kind == PERCH_ZERO_FLOAT ? "float" : "none");
-  }
-  if (!int4 && quant.zero_kind != PERCH_ZERO_NONE) {
-    reasons->add_in(PERCH_REASON_PACKING, prefix, "zero_kind", "want none, got %u",
-                    quant.zero_kind);
-  }
-  if (quant.offset_kind != PERCH_OFFSET_NONE) {
-    reasons->add_in(PERCH_REASON_PACKING, prefix, "offset_kind", "want none, got %u",
-                    quant.offset_kind);
-  }
-  if (quant.k_order != PERCH_K_NATURAL) {
-    reasons->add_in(PERCH_REASON_PACKING, prefix, "k_order", "want natural, got g_idx");
-  }
-  if ((quant.flags & PERCH_QUANT_HAS_PRE_SCALE) != 0) {
-    reasons->add_in(PERCH_REASON_PACKING, prefix, "flags", "pre_scale is not offered");
-  }
-  if ((quant.flags & ~(PERCH_QUANT_HAS_BIAS | PERCH_QUANT_HAS_PRE_SCALE)) != 0) {
-    reasons->add_in(PERCH_REASON_FIELD_UNKNOWN, prefix, "flags", "unknown bits in 0x%x",
-                    quant.flags);
-  }
-}
-
-void check_act(const perch_act_quant* act, const char* prefix, Reasons* reasons) {
-  if (act == nullptr) return;
-  check_chain(act->next, prefix, reasons);
-  if (act->dtype == PERCH_TYPE_NONE && act->mode == PERCH_ACT_NONE) return;
-  if (act->dtype == PERCH_TYPE_NONE) {
-    reasons->add_in(PERCH_REASON_FIELD_UNKNOWN, prefix, "mode", "want none, got %u", act->mode);
-    return;
-  }
-  reasons->add_in(PERCH_REASON_DTYPE, prefix, "dtype",
-                  "want none (activations are not quantized here), got %s", type_name(act->dtype));
 }
 
 void check_moe(const perch_moe_config& moe, Reasons* reasons) {
