@@ -54,8 +54,8 @@ struct GemmBlock {
     tile.lut = reinterpret_cast<const float*>(expert + matrix.lut_at);
   }
 
-  // Runs rows [begin, end), kRowsMax at a time: x(row) gives an input row, out(row) where its columns
-  // go, done(row) is told when they are there.
+  // Runs rows [begin, end), kRowsMax at a time: x(row) gives an input row, out(row) where its
+  // columns go, done(row) is told when they are there.
   template <class X, class Out, class Done>
   void run(int64_t begin, int64_t end, const X& x, const Out& out, const Done& done) {
     for (int64_t row = begin; row < end; row += kRowsMax) {

@@ -17,10 +17,10 @@ enum class Number : int32_t { none, f32, f16, bf16 };  // scales in a panel, ele
 
 inline constexpr int32_t kPanel = 32;  // columns of a panel: two vectors of 16 lanes
 inline constexpr int32_t kLanes = 16;
-inline constexpr int32_t kRowsMax = 64;   // rows of one gemm call
-inline constexpr int32_t kUnitK = 8;      // k that codes of `any` are packed by
+inline constexpr int32_t kRowsMax = 64;     // rows of one gemm call
+inline constexpr int32_t kUnitK = 8;        // k that codes of `any` are packed by
 inline constexpr int32_t kAnyBlockK = 128;  // k that `any` decodes at once: 16 KiB of f32
-inline constexpr int32_t kPanelsMax = 4;  // panels of one gemm call
+inline constexpr int32_t kPanelsMax = 4;    // panels of one gemm call
 
 // How `any` reads a panel: every weight type with every scale, zero point and offset. pack.h draws
 // it. value = (code - zero) * (scale * scale2) + offset, what is not there being left out.

@@ -3,8 +3,8 @@
 //
 // Included by kernels_<isa>.cc behind kernels_impl.h, whose rules are the same. The codes of 32
 // columns and 8 k are a unit of 32 * bits bytes, cut into planes of 8, 4, 2 and 1 bits so that no
-// code crosses a byte: a 3-bit code is two bits in the first plane and one in the second. In a plane
-// of w bits byte c of line j holds column c at k = j * 8/w and the next ones, low bits first.
+// code crosses a byte: a 3-bit code is two bits in the first plane and one in the second. In a
+// plane of w bits byte c of line j holds column c at k = j * 8/w and the next ones, low bits first.
 //
 // "Why is the whole value decoded, scale and all?" Group indices, offsets and zero points that are
 // no integers differ from k to k and from column to column; the multiplication that this costs is
@@ -32,8 +32,8 @@ PERCH_INLINE I unit_codes(const uint8_t* at, int from_bit = 0) {
   } else {
     constexpr int kPerByte = 8 / Width;
     const I bytes = Vec::load_bytes(at + J / kPerByte * kPanel);
-    const I part = Vec::bits_and(Vec::template right<J % kPerByte * Width>(bytes),
-                                 (1u << Width) - 1);
+    const I part =
+        Vec::bits_and(Vec::template right<J % kPerByte * Width>(bytes), (1u << Width) - 1);
     // A plane is 8 k * 32 columns * Width bits.
     const I rest = unit_codes<Bits, J, Width / 2>(at + kPanel * Width, from_bit + Width);
     return Vec::bits_or(Vec::left(part, from_bit), rest);
@@ -81,7 +81,8 @@ struct Table {
   static PERCH_INLINE F value(I code, const float* lut) { return Vec::lookup(lut, code); }
 };
 
-// ---- What stands beside the codes -----------------------------------------------------------------
+// ---- What stands beside the codes
+// -----------------------------------------------------------------
 
 // 2^(byte - 127); byte 0 is the subnormal 2^-127, 255 NaN.
 PERCH_INLINE F e8m0_value(I byte) {
@@ -142,7 +143,8 @@ PERCH_INLINE Beside load_beside(const AnyFormat& format, const uint8_t* panel, i
   return beside;
 }
 
-// ---- A block of K ---------------------------------------------------------------------------------
+// ---- A block of K
+// ---------------------------------------------------------------------------------
 
 // Which part of which panel, and where its values go: lines of 32 floats, a line per k.
 struct DecodeJob {
@@ -257,7 +259,8 @@ void decode_any(const DecodeJob& job) {
   }
 }
 
-// ---- GEMM -----------------------------------------------------------------------------------------
+// ---- GEMM
+// -----------------------------------------------------------------------------------------
 
 // out[r] += x[r][k_begin..] * lines, or = for the first block.
 template <int R>
@@ -291,8 +294,8 @@ void gemm_any(const GemmTile& tile) {
     for (int64_t group = tile.group_begin; group < tile.group_end; ++group) {
       const int64_t begin = group * tile.group_k;
       const int64_t end = begin + tile.group_k < tile.k_end ? begin + tile.group_k : tile.k_end;
-      const DecodeJob job = {*tile.any, tile, tile.panels + panel * tile.panel_bytes, begin, end,
-                             lines};
+      const DecodeJob job = {*tile.any, tile, tile.panels + panel * tile.panel_bytes,
+                             begin,     end,  lines};
       decode_any(job);
       const bool first = group == tile.group_begin;
       int32_t row = 0;

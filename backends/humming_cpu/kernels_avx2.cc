@@ -164,7 +164,7 @@ void gemm_bf16_avx2(const GemmTile& tile) { gemm<WeightBf16>(tile); }
 void gemm_int4_avx2(const GemmTile& tile) { gemm<WeightInt4>(tile); }
 void gemm_int4z_avx2(const GemmTile& tile) { gemm<WeightInt4Zero>(tile); }
 void gemm_any_avx2(const GemmTile& tile) { gemm_any(tile); }
-const RowKernels row_kernels_avx2 = {load_row, activate, add_row, sum_rows, combine_row,
-                                          quantize_row};
+const RowKernels row_kernels_avx2 = {load_row, activate,    add_row,
+                                     sum_rows, combine_row, quantize_row};
 
 }  // namespace humming_cpu

@@ -183,7 +183,7 @@ void gemm_bf16_portable(const GemmTile& tile) { gemm<WeightBf16>(tile); }
 void gemm_int4_portable(const GemmTile& tile) { gemm<WeightInt4>(tile); }
 void gemm_int4z_portable(const GemmTile& tile) { gemm<WeightInt4Zero>(tile); }
 void gemm_any_portable(const GemmTile& tile) { gemm_any(tile); }
-const RowKernels row_kernels_portable = {load_row, activate, add_row, sum_rows, combine_row,
-                                          quantize_row};
+const RowKernels row_kernels_portable = {load_row, activate,    add_row,
+                                         sum_rows, combine_row, quantize_row};
 
 }  // namespace humming_cpu

@@ -97,7 +97,8 @@ void pack_groups(const MatrixPlan& matrix, const Source& source, int64_t panel, 
   }
 }
 
-// ---- The panels of `any` --------------------------------------------------------------------------
+// ---- The panels of `any`
+// --------------------------------------------------------------------------
 
 // One group of one column; the column's value of each part is its own width apart.
 void pack_any_header(const MatrixPlan& matrix, const Source& source, int64_t row, int64_t group,
@@ -175,7 +176,8 @@ void pack_any(const MatrixPlan& matrix, const Source& source, int64_t panel, uin
   }
 }
 
-// ---- A matrix -------------------------------------------------------------------------------------
+// ---- A matrix
+// -------------------------------------------------------------------------------------
 
 // What an expert has once, beside its panels.
 void pack_vectors(const MatrixPlan& matrix, const Source& source, uint8_t* out) {

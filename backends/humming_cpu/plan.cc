@@ -6,7 +6,6 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-
 // int4 with float scales and bf16 without have kernels of their own; `any` takes the rest.
 Weight weight_of(const perch_quant& quant) {
   const bool plain = quant.scale2_kind == PERCH_SCALE2_NONE &&
@@ -239,9 +238,7 @@ int32_t type_bits(uint32_t type) {
   }
 }
 
-bool type_is_integer(uint32_t type) {
-  return type >= PERCH_TYPE_INT1 && type <= PERCH_TYPE_INT8;
-}
+bool type_is_integer(uint32_t type) { return type >= PERCH_TYPE_INT1 && type <= PERCH_TYPE_INT8; }
 
 int64_t scale_bytes_of(uint32_t type) {
   if (type == PERCH_TYPE_NONE) return 0;

@@ -55,9 +55,9 @@ struct MatrixPlan {
   int64_t panels = 0;
   // Within the expert's part of the arena.
   int64_t weights_at = 0, bias_at = 0;
-  int64_t order_at = 0;      // int32 [1 or 2][k_end]
-  int64_t lut_at = 0;        // f32 [16]
-  int64_t pre_scale_at = 0;  // f32 [k]
+  int64_t order_at = 0;        // int32 [1 or 2][k_end]
+  int64_t lut_at = 0;          // f32 [16]
+  int64_t pre_scale_at = 0;    // f32 [k]
   int64_t input_scale_at = 0;  // f32 [1]
 
   int64_t columns() const { return panels * kPanel; }

@@ -1,4 +1,5 @@
-// quant_support.h - which weights and which quantized inputs this backend takes: all of the algebra.
+// quant_support.h - which weights and which quantized inputs this backend takes: all of the
+// algebra.
 #pragma once
 
 #include "perch/layer.h"

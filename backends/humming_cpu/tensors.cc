@@ -10,8 +10,9 @@
 namespace humming_cpu {
 namespace {
 
-constexpr const char* kSuffix[kNumRoles] = {"",     ".scale", ".scale2", ".zero",        ".offset",
-                                            ".lut", ".g_idx", ".bias",   ".input_scale", ".pre_scale"};
+constexpr const char* kSuffix[kNumRoles] = {
+    "",     ".scale", ".scale2", ".zero",        ".offset",
+    ".lut", ".g_idx", ".bias",   ".input_scale", ".pre_scale"};
 
 const char* matrix_name(const LayerPlan& plan, int32_t matrix) {
   if (!plan.moe) return "w";
@@ -147,7 +148,8 @@ int32_t role_of(const LayerPlan& plan, const char* name, int32_t* matrix) {
   return kNumRoles;
 }
 
-// ---- What a tensor may hold -----------------------------------------------------------------------
+// ---- What a tensor may hold
+// -----------------------------------------------------------------------
 
 // The codes of 8 bits that are NaN; false for types that have none or are wider.
 bool is_nan_code(uint32_t type, uint8_t code) {
@@ -165,7 +167,8 @@ bool holds_nan(uint32_t type, const uint8_t* data, int64_t count) {
     } else if (type == PERCH_TYPE_F16 || type == PERCH_TYPE_BF16) {
       uint16_t code = 0;
       std::memcpy(&code, data + 2 * i, sizeof(code));
-      if (std::isnan(type == PERCH_TYPE_F16 ? f16_to_float(code) : bf16_to_float(code))) return true;
+      if (std::isnan(type == PERCH_TYPE_F16 ? f16_to_float(code) : bf16_to_float(code)))
+        return true;
     } else if (is_nan_code(type, data[i])) {
       return true;
     }

@@ -69,28 +69,28 @@ TEST(HummingCpuSupport, VariantsPromiseDifferentThings) {
 TEST(HummingCpuSupport, AllReasonsAtOnce) {
   const Rig rig;
   Problem problem = good_moe();
-  problem.config.first() = make_quant(PERCH_TYPE_E2M1);
-  problem.config.second().group_k = 6;
-  problem.config.second().scale_dtype = PERCH_TYPE_E4M3FN;
-  problem.config.second().scale2_kind = PERCH_SCALE2_TENSOR;
-  problem.config.second().k_order = PERCH_K_G_IDX;
-  problem.config.second().flags = PERCH_QUANT_HAS_PRE_SCALE;
+  problem.config.first() = make_quant(PERCH_TYPE_E8M0);
+  problem.config.second().group_n = 6;
+  problem.config.second().scale_dtype = PERCH_TYPE_E2M1;
+  problem.config.second().scale2_kind = 9;
+  problem.config.second().k_order = 7;
+  problem.config.second().flags = 128;
   problem.config.act_first().dtype = PERCH_TYPE_INT8;
-  problem.config.act_first().mode = PERCH_ACT_TOKEN;
+  problem.config.act_first().mode = PERCH_ACT_STATIC_GROUP;
   problem.config.moe().activation = 77;
   problem.config.layer().device = {kDLCUDA, 0};
   const Answer answer = rig.library.query(problem.config, 0);
   EXPECT_FALSE(answer.yes());
   EXPECT_TRUE(answer.has(PERCH_REASON_DTYPE, "moe.w13.weight")) << answer.print();
-  EXPECT_TRUE(answer.has(PERCH_REASON_GROUP, "moe.w2.group_k")) << answer.print();
+  EXPECT_TRUE(answer.has(PERCH_REASON_GROUP, "moe.w2.group_n")) << answer.print();
   EXPECT_TRUE(answer.has(PERCH_REASON_DTYPE, "moe.w2.scale_dtype")) << answer.print();
-  EXPECT_TRUE(answer.has(PERCH_REASON_PACKING, "moe.w2.scale2_kind")) << answer.print();
-  EXPECT_TRUE(answer.has(PERCH_REASON_PACKING, "moe.w2.k_order")) << answer.print();
-  EXPECT_TRUE(answer.has(PERCH_REASON_PACKING, "moe.w2.flags")) << answer.print();
-  EXPECT_TRUE(answer.has(PERCH_REASON_DTYPE, "moe.act13.dtype")) << answer.print();
+  EXPECT_TRUE(answer.has(PERCH_REASON_FIELD_UNKNOWN, "moe.w2.scale2_kind")) << answer.print();
+  EXPECT_TRUE(answer.has(PERCH_REASON_FIELD_UNKNOWN, "moe.w2.k_order")) << answer.print();
+  EXPECT_TRUE(answer.has(PERCH_REASON_FIELD_UNKNOWN, "moe.w2.flags")) << answer.print();
+  EXPECT_TRUE(answer.has(PERCH_REASON_DTYPE, "moe.act13.scale_dtype")) << answer.print();
   EXPECT_TRUE(answer.has(PERCH_REASON_ACTIVATION, "moe.activation")) << answer.print();
   EXPECT_TRUE(answer.has(PERCH_REASON_DEVICE, "device")) << answer.print();
-  EXPECT_NE(answer.print().find("moe.w13.weight: want bf16 or int4, got e2m1"), std::string::npos);
+  EXPECT_NE(answer.print().find("moe.w13.weight: e8m0 (19) is no weight type"), std::string::npos);
 }
 
 TEST(HummingCpuSupport, ExtensionThatMustBeUnderstood) {

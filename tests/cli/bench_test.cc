@@ -135,7 +135,8 @@ class BenchTest : public ::testing::Test {
 
 TEST_F(BenchTest, RowsHoldTheirOwnArithmetic) {
   const CommandResult result = bench(
-      "--json --backend reference,humming-cpu 'moe t3 e8 top2 h64 i96 w=f16 act=silu load=one:1' "
+      "--json --backend reference,humming-cpu,mine --backend-path " PERCH_BUILD_DIR
+      "/tests/api_fixtures/libperch_mine.so 'moe t3 e8 top2 h64 i96 w=f16 act=silu load=one:1' "
       "'linear t2 n64 k96 w=e4m3b128:f32'");
   ASSERT_EQ(result.code, 0) << result.err;
   const json document = result.document();
@@ -146,7 +147,7 @@ TEST_F(BenchTest, RowsHoldTheirOwnArithmetic) {
   for (const char* dot : {"f32", "bf16", "int8"}) {
     EXPECT_GT(machine["peak_gflops"][dot].get<double>(), 0) << dot;
   }
-  ASSERT_EQ(document["rows"].size(), 4u);
+  ASSERT_EQ(document["rows"].size(), 6u);
   for (const json& row : document["rows"]) {
     if (row.contains("skipped")) continue;
     const double read_ms = row["bytes"].get<double>() / row["read_gbps"].get<double>() / 1e6;
@@ -171,8 +172,8 @@ TEST_F(BenchTest, RowsHoldTheirOwnArithmetic) {
   EXPECT_GE(experts, 2);
   EXPECT_LE(experts, 4);
   EXPECT_LE(moe["bytes"].get<double>(), experts * 3 * 64 * 96 * 2);
-  const json& refused = document["rows"][3];
-  EXPECT_EQ(refused["backend"], "humming-cpu");
+  const json& refused = document["rows"][5];
+  EXPECT_EQ(refused["backend"], "mine");
   EXPECT_TRUE(refused["median_ms"].is_null());
   EXPECT_TRUE(refused["ok"].get<bool>());
   EXPECT_TRUE(says(refused["skipped"], "DTYPE"));

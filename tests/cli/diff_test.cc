@@ -6,7 +6,10 @@ namespace perch::test {
 namespace {
 
 const std::string kBf16 = "'moe t5 e4 top2 h40 i24 w=bf16 act=silu seed=3'";
-const std::string kInt8 = "'linear t2 n32 k64 w=int8c:f32'";  // humming-cpu refuses it
+const std::string kInt8 = "'linear t2 n32 k64 w=int8c:f32'";
+const std::string kLinear = "'linear t2 n32 k64 w=bf16'";
+// Takes plain bf16 linear layers and nothing else.
+const std::string kMine = PERCH_BUILD_DIR "/tests/api_fixtures/libperch_mine.so";
 
 struct Diff {
   int code;
@@ -84,14 +87,15 @@ TEST(Diff, JsonHasTheKeysOfTheContract) {
 }
 
 TEST(Diff, WhatASideRefusesIsCountedAndTheOthersGoOn) {
-  const Diff b = diff("reference humming-cpu " + kInt8 + " " + kBf16);
+  const Diff b = diff("reference " + kMine + " " + kInt8 + " " + kLinear);
   EXPECT_EQ(b.code, 0) << b.document;
   EXPECT_EQ(b.pair()["skipped"], json({{"UNSUPPORTED_B", 1}}));
-  EXPECT_TRUE(says(b.rows()[0]["text"], "int8"));
-  const Diff a = diff("humming-cpu reference " + kInt8);
+  EXPECT_TRUE(says(b.rows()[0]["text"], "plain bf16"));
+  EXPECT_EQ(b.pair()["passed"], 1);
+  const Diff a = diff(kMine + " reference " + kInt8);
   EXPECT_EQ(a.code, 3);
   EXPECT_EQ(a.pair()["skipped"], json({{"UNSUPPORTED_A", 1}}));
-  const CommandResult people = perch_command("diff humming-cpu reference " + kInt8);
+  const CommandResult people = perch_command("diff " + kMine + " reference " + kInt8);
   EXPECT_EQ(people.code, 3);
   EXPECT_TRUE(says(people.out, "UNSUPPORTED_A"));
 }
@@ -154,15 +158,24 @@ TEST(Diff, OfAModelHasARowPerLayer) {
 
 // Attention is int8 there, which humming-cpu does not offer.
 TEST(Diff, LayersThatASideRefusesAreNamedAndTheOthersGoOn) {
-  const Diff model = diff("reference humming-cpu " + fixture("ct_int4_asym"));
+  const TempDir folder;
+  const std::string policy = folder / "policy.yaml";
+  write_text(policy,
+             "version: 1\nselect:\n  rules:\n"
+             "    - match: {name: \"*attn*\"}\n      require: [inplace]\n");
+  const Diff model =
+      diff("reference humming-cpu " + fixture("ct_int4_asym") + " --config " + policy);
   EXPECT_EQ(model.code, 0) << model.document;
-  EXPECT_GE(model.pair()["skipped"]["UNSUPPORTED_B"], 1);
+  EXPECT_GE(model.pair()["skipped"]["UNSUPPORTED_BOTH"], 1);
   EXPECT_GE(model.pair()["passed"], 1);
   for (const json& row : model.rows()) {
     if (row["status"] != "skipped") continue;
-    EXPECT_TRUE(says(row["text"], "humming-cpu")) << row;
+    EXPECT_TRUE(says(row["text"], "inplace is not promised")) << row;
   }
-  EXPECT_EQ(diff("reference humming-cpu " + fixture("ct_int4_asym") + " --layer '*attn*'").code, 3);
+  const Diff all = diff("reference " + kMine + " " + fixture("ct_int4_asym"));
+  EXPECT_EQ(all.code, 3) << all.document;
+  EXPECT_GE(all.pair()["skipped"]["UNSUPPORTED_B"], 1);
+  for (const json& row : all.rows()) EXPECT_TRUE(says(row["text"], "mine")) << row;
 }
 
 TEST(Diff, OfAModelSaysWhichSideIsWrong) {

@@ -52,27 +52,31 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-// "w=bf16 a=int8t" -> does any variant of the backend take it?
-bool takes(const std::string& backend, const std::string& recipe) {
+// "w=bf16 a=int8t" -> the kernel of the backend's first variant that takes it; "" if none does.
+std::string kernel_of(const std::string& backend, const std::string& recipe) {
   const std::string table =
       output_of("'" PERCH_BUILD_DIR "/bin/perch' explain 'moe t1 e4 top2 h128 i128 " + recipe +
                 " act=silu' 2>&1");
   EXPECT_NE(table.find("BACKEND"), std::string::npos) << recipe << ": " << table;
-  return std::regex_search(table, std::regex("\n *(=>|ok) +" + backend + "/"));
+  std::smatch found;
+  const std::regex line("\n *(?:=>|ok) +" + backend + "/\\d+ +(\\S+)");
+  return std::regex_search(table, found, line) ? found[1].str() : "";
 }
 
-// The table of recipes: a heading that names backends, then rows of `recipes`, yes or no.
+// The table of recipes: each row says what takes them, and by which of humming-cpu's kernels.
 TEST(Readme, RecipesAreWhatTheBackendsAnswer) {
   const std::string readme = read_text(kRoot / "README.md");
-  const std::regex row(R"(\n\| (`w=[^|]*) \| (yes|no) \| (yes|no) \|)"), recipe("`(w=[^`]*)`");
-  ASSERT_NE(readme.find("| reference | humming-cpu |\n"), std::string::npos);
+  const std::regex row(R"(\n\| (`w=[^|]*) \| yes \| `(\w+)` \|)"), recipe("`(w=[^`]*)`");
+  ASSERT_NE(readme.find("| reference | humming-cpu, kernel |\n"), std::string::npos);
   int recipes = 0;
   for (std::sregex_iterator it(readme.begin(), readme.end(), row), end; it != end; ++it) {
     const std::string cell = (*it)[1];
     for (std::sregex_iterator one(cell.begin(), cell.end(), recipe); one != end; ++one) {
       ++recipes;
-      EXPECT_EQ(takes("reference", (*one)[1]), (*it)[2] == "yes") << "reference, " << (*one)[1];
-      EXPECT_EQ(takes("humming-cpu", (*one)[1]), (*it)[3] == "yes") << "humming-cpu, " << (*one)[1];
+      EXPECT_EQ(kernel_of("reference", (*one)[1]), "reference") << (*one)[1];
+      const std::string kernel = kernel_of("humming-cpu", (*one)[1]);
+      EXPECT_EQ(kernel.rfind("bf16_" + (*it)[2].str() + "_bf16_", 0), 0u)
+          << (*one)[1] << ": " << kernel;
     }
   }
   EXPECT_GE(recipes, 15);
