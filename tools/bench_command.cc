@@ -77,14 +77,10 @@ std::string policy_for(const std::string& backend) {
 class Bench {
  public:
   Bench(const CommonOptions& common, const BenchOptions& options)
-      : common_(common), options_(options), report_(!common.json) {
-    for (const std::string& option : options.layer_options) {
-      const size_t equals = option.find('=');
-      if (equals == std::string::npos || equals == 0) {
-        throw Failure(kExitBadInput, fmt::format("--option: got \"{}\"; want KEY=VALUE", option));
-      }
-      layer_options_.emplace_back(option.substr(0, equals), option.substr(equals + 1));
-    }
+      : common_(common),
+        options_(options),
+        report_(!common.json),
+        layer_options_(parse_layer_options(options.layer_options)) {
     backends_ = split_commas(options.model.backend);
     if (options.model.backend.empty()) return;
     for (const std::string& backend : backends_) policy_for(backend);

@@ -35,6 +35,7 @@ struct CheckOptions {
   std::vector<std::string> cases;
   std::string checks;  // separated by commas: a list option would swallow the cases behind it
   bool checks_given = false;
+  std::vector<std::string> layer_options;
   std::string regressions;
   bool no_isolate = false, no_shrink = false, list = false;
   double timeout_s = 60;
@@ -62,7 +63,10 @@ std::vector<std::string> chosen_checks(const CheckOptions& options) {
 class CheckRun {
  public:
   CheckRun(const CommonOptions& common, const CheckOptions& options)
-      : common_(common), options_(options), begin_(Clock::now()) {
+      : common_(common),
+        options_(options),
+        layer_options_(parse_layer_options(options.layer_options)),
+        begin_(Clock::now()) {
     job_options_.isolate = !options.no_isolate;
     job_options_.timeout_s = options.timeout_s;
     job_options_.jobs = options.jobs > 0
@@ -110,7 +114,8 @@ class CheckRun {
   // A job per case and candidate. A case that no variant takes is one job: its refusal is checked.
   void make_jobs(const std::vector<SuiteLine>& lines, const std::vector<std::string>& checks) {
     for (const SuiteLine& line : lines) {
-      const perch::Case problem = perch::parse_case(line.line).value();
+      perch::Case problem = perch::parse_case(line.line).value();
+      for (const auto& [key, value] : layer_options_) problem.config.set_option(key, value);
       std::vector<CandidateInfo> candidates;
       try {
         candidates = perch_check::ask_candidates(library_.path, problem, job_options_);
@@ -145,7 +150,11 @@ class CheckRun {
     const std::string which = options_.plugin.empty()
                                   ? "--backend " + library_.id
                                   : "--plugin " + perch_check::shell_quoted(library_.path);
-    return fmt::format("perch check {} --check {} '{}'", which, check, problem);
+    std::string options;
+    for (const std::string& option : options_.layer_options) {
+      options += " --option " + perch_check::shell_quoted(option);
+    }
+    return fmt::format("perch check {} --check {}{} '{}'", which, check, options, problem);
   }
 
   void take(size_t i, std::vector<CheckResult> results) {
@@ -222,6 +231,7 @@ class CheckRun {
 
   const CommonOptions& common_;
   const CheckOptions& options_;
+  std::vector<std::pair<std::string, std::string>> layer_options_;
   Clock::time_point begin_;
   perch_check::JobOptions job_options_;
   perch_check::Located library_;
@@ -251,6 +261,10 @@ void register_check(CLI::App* app, CommonOptions* common, Handler* handler) {
   command->add_option("--plugin", options->plugin, "a backend library's file");
   command->add_option("--suite", options->suite, "smoke, ci, nightly or a file [smoke]");
   command->add_option("--check", options->checks, "only these checks, separated by commas");
+  command
+      ->add_option("--option", options->layer_options,
+                   "KEY=VALUE: a compute option of each case's layer, such as isa=avx2")
+      ->allow_extra_args(false);
   command->add_option("--device", options->device, "cpu");
   command->add_option("--jobs", options->jobs, "cases at once [one per core]")
       ->check(CLI::PositiveNumber);

@@ -132,6 +132,19 @@ std::vector<uint32_t> matching_layers(const perch_host::Model& model, const Mode
   return indices;
 }
 
+std::vector<std::pair<std::string, std::string>> parse_layer_options(
+    const std::vector<std::string>& options) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const std::string& option : options) {
+    const size_t equals = option.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw Failure(kExitBadInput, fmt::format("--option: got \"{}\"; want KEY=VALUE", option));
+    }
+    pairs.emplace_back(option.substr(0, equals), option.substr(equals + 1));
+  }
+  return pairs;
+}
+
 std::string print_bytes(double bytes) {
   if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);

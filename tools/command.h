@@ -66,6 +66,10 @@ perch_caps parse_caps(const std::vector<std::string>& names, const char* option)
 // Indices of the layers whose names match the glob; Failure when there are none.
 std::vector<uint32_t> matching_layers(const perch_host::Model& model, const ModelOptions& options);
 
+// Of --option, in order; exits with kExitBadInput for one that is not KEY=VALUE.
+std::vector<std::pair<std::string, std::string>> parse_layer_options(
+    const std::vector<std::string>& options);
+
 // "0.123", "1.2 MB": numbers for people.
 std::string print_bytes(double bytes);
 

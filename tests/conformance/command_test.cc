@@ -86,6 +86,19 @@ TEST(CheckCommand, ACaseThatNobodyTakesEndsWithThree) {
   EXPECT_TRUE(says(ran.out, "1 UNSUPPORTED"));
 }
 
+// One case at each level of a backend's own choosing.
+TEST(CheckCommand, AnOptionReachesTheLayer) {
+  const std::string any_case = " --check exact 'linear t1 n8 k8 w=int3c:f32'";
+  const CommandResult ran =
+      perch_command("check --backend humming-cpu --option isa=portable" + any_case);
+  EXPECT_EQ(ran.code, 0) << ran.out;
+  EXPECT_TRUE(says(ran.out, "_portable"));
+  const CommandResult refused =
+      perch_command("check --backend humming-cpu --option isa=avx9" + any_case);
+  EXPECT_EQ(refused.code, 3) << refused.out;
+  EXPECT_TRUE(says(refused.out, "UNSUPPORTED"));
+}
+
 struct Refusal {
   const char* arguments;
   const char* says;
@@ -100,6 +113,7 @@ TEST(CheckCommand, RefusesWithWords) {
            {"check --backend reference --suite /tmp", "has no case"},
            {"check --backend reference --check ''", "want of:"},
            {"check --backend reference --device cuda", "want cpu"},
+           {"check --backend reference --option isa", "want KEY=VALUE"},
            {"check --backend reference 'moe t1'", "e<int>"},
            {"check --backend reference 'linear t{1 n1 k1 w=bf16'", "without }"},
            {"check --plugin /nowhere.so", "/nowhere.so: No such file"},

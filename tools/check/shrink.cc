@@ -40,8 +40,12 @@ class Smaller {
   void add(const std::function<void(Case*)>& change) {
     Case changed = problem_;
     change(&changed);
-    const auto parsed = perch::parse_case(perch::print_case(changed));
+    auto parsed = perch::parse_case(perch::print_case(changed));
     if (!parsed.ok()) return;
+    // The line does not hold them.
+    for (const auto& [key, value] : problem_.config.options()) {
+      parsed->config.set_option(key, value);
+    }
     const std::string line = perch::print_case(*parsed);
     if (line != own_ && seen_.insert(line).second) cases_.push_back(*parsed);
   }
