@@ -13,7 +13,9 @@
 #include "../unit/sound_projections.h"
 #include "../unit/stored_matrices.h"
 #include "base/checked.h"
+#include "canonical/format.h"
 #include "canonical/orient.h"
+#include "format_scheme.h"
 #include "fuzz.h"
 
 namespace perch::fuzz {
@@ -42,35 +44,29 @@ class Forge {
 
  private:
   static constexpr int kEditsMax = 24;
-  static constexpr std::string_view kSuffixes[] = {"weight",
-                                                   "weight_packed",
-                                                   "qweight",
-                                                   "blocks",
-                                                   "scales",
-                                                   "weight_scale",
-                                                   "bias",
-                                                   "weight_zero_point",
-                                                   "qzeros",
-                                                   "g_idx",
-                                                   "weight_g_idx",
-                                                   "weight_shape",
-                                                   "input_scale",
-                                                   "pre_quant_scale",
-                                                   "weight_scale_2",
-                                                   "scale",
-                                                   "scale_inv",
-                                                   "weight_scale_inv",
-                                                   "activation_scale",
-                                                   "weight_global_scale",
-                                                   "input_global_scale",
-                                                   "SCB",
-                                                   "trellis"};
-  static constexpr const char* kMethods[] = {
-      "", "compressed-tensors", "modelopt", "fp8", "gptq", "awq", "mxfp4"};
-  static constexpr const char* kFormats[] = {"",     "pack-quantized", "gemm",
-                                             "gptq", "gptq_v2",        "gptq_p"};
-  static constexpr const char* kVersions[] = {"",       "0.17.1", "0.17.2",
-                                              "0.18.0", "1.0",    "0.17.1.a20260612"};
+  static constexpr const char* kSuffixes[] = {"weight",
+                                              "weight_packed",
+                                              "qweight",
+                                              "blocks",
+                                              "scales",
+                                              "weight_scale",
+                                              "bias",
+                                              "weight_zero_point",
+                                              "qzeros",
+                                              "g_idx",
+                                              "weight_g_idx",
+                                              "weight_shape",
+                                              "input_scale",
+                                              "pre_quant_scale",
+                                              "weight_scale_2",
+                                              "scale",
+                                              "scale_inv",
+                                              "weight_scale_inv",
+                                              "activation_scale",
+                                              "weight_global_scale",
+                                              "input_global_scale",
+                                              "SCB",
+                                              "trellis"};
   static constexpr int64_t kVast[] = {0,
                                       -1,
                                       int64_t{1} << 31,
@@ -79,12 +75,6 @@ class Forge {
                                       int64_t{1} << 61,
                                       int64_t{1} << 62,
                                       std::numeric_limits<int64_t>::max()};
-
-  template <typename T, size_t count>
-  T pick(const T (&values)[count]) {
-    return values[in_.take<uint8_t>() % count];
-  }
-  bool coin() { return in_.take<uint8_t>() % 2 != 0; }
 
   // N is a multiple of 8 and K of 32, mostly the first few; some cross the tiles of the readers.
   void start() {
@@ -110,7 +100,7 @@ class Forge {
   std::string take_suffix() {
     const auto byte = in_.take<uint8_t>();
     if (byte < 128 && !parts().empty()) return parts()[byte % parts().size()].first;
-    return std::string(kSuffixes[byte % std::size(kSuffixes)]);
+    return kSuffixes[byte % std::size(kSuffixes)];
   }
 
   // A small number, one of the projection's dimensions times or by a small one, or a vast one.
@@ -238,12 +228,58 @@ class Forge {
 
   void rename() {
     const std::string from = take_suffix();
-    const std::string to(kSuffixes[in_.take<uint8_t>() % std::size(kSuffixes)]);
+    const std::string to = kSuffixes[in_.take<uint8_t>() % std::size(kSuffixes)];
     const RawView* view = made_.rig.projection.find(from);
     if (view == nullptr || from == to) return;
     const RawTensor& tensor = *view->tensor;
     add(to, tensor.dtype, tensor.shape, contents(tensor));
     made_.rig.drop(from);
+  }
+
+  // One more tensor that fits those that are there, where they make a plan.
+  void complete() {
+    const auto which = in_.take<uint8_t>();
+    const Result<const Format*> format = find_format(made_.rig.projection);
+    if (!format.ok()) return;
+    const Result<MatrixPlan> plan = (*format)->plan(made_.scheme, made_.rig.projection);
+    if (!plan.ok() || plan->n > kTensorBytesMax || plan->k > kTensorBytesMax) return;
+    const std::vector<uint8_t> one = {0, 0, 0x80, 0x3f};
+    switch (which % 5) {
+      case 0:
+        return add("bias", RawDtype::kF32, {plan->n}, one);
+      case 1:
+        return add("pre_quant_scale", RawDtype::kF32, {plan->k}, one);
+      case 2:
+        made_.scheme.act = perch_unit::static_act(PERCH_TYPE_E4M3FN);
+        return add("input_scale", RawDtype::kF32, {1}, one);
+      case 3:
+        return plan->scale ? add_order(*plan) : void();
+      default:
+        return plan->scale ? add_zeros(*plan, which >= 128) : void();
+    }
+  }
+
+  // Groups in turn, which is no natural order.
+  void add_order(const MatrixPlan& plan) {
+    const auto groups = static_cast<uint8_t>(std::min<int64_t>(plan.scale->view.columns, 16));
+    std::vector<uint8_t> ids;
+    for (uint8_t i = 0; i < groups; ++i) ids.insert(ids.end(), {i, 0, 0, 0});
+    const bool packed = made_.rig.projection.find("weight_packed") != nullptr;
+    made_.scheme.act_order = true;
+    add(packed ? "weight_g_idx" : "g_idx", RawDtype::kI32, {plan.k}, ids);
+  }
+
+  void add_zeros(const MatrixPlan& plan, bool in_bytes) {
+    const RawView& scale = plan.scale->view;
+    const int64_t words = ceil_div(plan.n * type_bits(plan.quant.weight), 32);
+    made_.scheme.symmetric = false;
+    const std::vector<uint8_t> any = {1, 0, 2, 0xff, 0x77};
+    if (made_.rig.projection.find("qweight") != nullptr) {
+      return add("qzeros", RawDtype::kI32, {scale.columns, words}, any);
+    }
+    const bool packed = made_.rig.projection.find("weight_packed") != nullptr && !in_bytes;
+    if (packed) return add("weight_zero_point", RawDtype::kI32, {words, scale.columns}, any);
+    add("weight_zero_point", RawDtype::kI8, {scale.rows, scale.columns}, {1, 0, 0xff});
   }
 
   // As tensors of several experts, read as the loader reads them: one half of one expert of each.
@@ -281,84 +317,13 @@ class Forge {
     }
   }
 
-  void edit_act() {
-    perch_act_quant act = make_act_none();
-    switch (in_.take<uint8_t>() % 4) {
-      case 0:
-        break;
-      case 1:
-        act = perch_unit::static_act(PERCH_TYPE_E4M3FN);
-        break;
-      case 2:
-        act = perch_unit::static_act(PERCH_TYPE_E2M1);
-        break;
-      default:
-        act.mode = PERCH_ACT_TOKEN;
-        act.dtype = PERCH_TYPE_INT8;
-        act.scale_dtype = PERCH_TYPE_F32;
-    }
-    made_.scheme.act = act;
-  }
-
-  void edit_scheme() {
-    Scheme& scheme = made_.scheme;
-    constexpr Strategy kStrategies[] = {Strategy::kUnstated, Strategy::kTensor, Strategy::kChannel,
-                                        Strategy::kGroup, Strategy::kBlock};
-    switch (in_.take<uint8_t>() % 16) {
-      case 0:
-        scheme = perch_unit::unstated();
-        break;
-      case 1:
-        scheme.quantized = coin();
-        break;
-      case 2:
-        scheme.method = pick(kMethods);
-        break;
-      case 3:
-        scheme.format = pick(kFormats);
-        break;
-      case 4:
-        scheme.version = pick(kVersions);
-        break;
-      case 5:
-        scheme.version = std::string(text_of(in_.take_bytes(in_.take<uint8_t>() % 16)));
-        break;
-      case 6:
-        scheme.bits = take_dim();
-        break;
-      case 7:
-        scheme.is_float = coin();
-        break;
-      case 8:
-        scheme.symmetric = coin();
-        break;
-      case 9:
-      case 10:
-        scheme.strategy = pick(kStrategies);
-        scheme.group = scheme.strategy == Strategy::kGroup ? take_dim() : 0;
-        scheme.block_n = scheme.strategy == Strategy::kBlock ? take_dim() : 0;
-        scheme.block_k = scheme.strategy == Strategy::kBlock ? take_dim() : 0;
-        break;
-      case 11:
-        scheme.group = take_dim();
-        break;
-      case 12:
-        scheme.act_order = coin();
-        break;
-      case 13:
-        scheme.zeros_less_one = coin();
-        break;
-      default:
-        edit_act();
-    }
-  }
-
   void edit() {
     switch (in_.take<uint8_t>() % 12) {
       case 0:
       case 1:
-      case 2:
         return replace();
+      case 2:
+        return complete();
       case 3:
       case 4:
         return alter();
@@ -378,7 +343,7 @@ class Forge {
       case 9:
         return fuse();
       default:
-        return edit_scheme();
+        return SchemeEdit(&in_, &made_.scheme, take_dim()).make();
     }
   }
 

@@ -5,6 +5,7 @@
 // be read, and agrees with what it says of itself; a slice is the whole, cut, to the bit; and each
 // scale is the stored one of its group. Tensors lie in blocks of exactly their size, and so does
 // what is read into.
+#include <algorithm>
 #include <array>
 
 #include "base/config_rules.h"
@@ -221,11 +222,23 @@ void check_reads(const Forged& forged, const MatrixPlan& plan) {
   }
 }
 
+// Tensors that the format does not list change nothing, not even a refusal.
+void check_suffixes(const Forged& forged, const Format& format, const Status& planned) {
+  Projection listed = forged.rig.projection;
+  const std::vector<std::string_view> known = format.suffixes();
+  std::erase_if(listed.parts, [&](const auto& part) {
+    return std::find(known.begin(), known.end(), part.first) == known.end();
+  });
+  const Status status = format.plan(forged.scheme, listed).status();
+  PERCH_FUZZ_CHECK(status.code() == planned.code() && status.message() == planned.message());
+}
+
 void fuzz_format(Bytes bytes) {
   const Forged forged = Forge(bytes).make();
   const Result<const Format*> format = find_format(forged.rig.projection);
   if (!format.ok()) return check_refusal(format.status());
   const Result<MatrixPlan> plan = (*format)->plan(forged.scheme, forged.rig.projection);
+  check_suffixes(forged, **format, plan.status());
   if (!plan.ok()) return check_refusal(plan.status());
   PERCH_FUZZ_CHECK(plan->format == *format);
   check_plan(*plan);
