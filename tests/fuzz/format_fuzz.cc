@@ -190,13 +190,12 @@ void check_cut(const MatrixPlan& plan, const Read& whole, const Read& part) {
   same_floats("w.input_scale", 0, 1);
 }
 
-// The codes alone, of a part that may be empty.
+// The codes alone, of a part that may be empty: then there is no memory for them.
 void read_codes(const Projection& projection, const MatrixPlan& plan, const MatrixSlice& slice) {
   const int64_t row_bytes =
       numeric::packed_row_bytes(slice.k1 - slice.k0, type_bits(plan.quant.weight));
-  const auto codes =
-      std::make_unique<std::byte[]>(static_cast<size_t>((slice.n1 - slice.n0) * row_bytes));
-  PERCH_FUZZ_CHECK(plan.format->read_codes(projection, plan, slice, codes.get(), row_bytes).ok());
+  std::vector<std::byte> codes(static_cast<size_t>((slice.n1 - slice.n0) * row_bytes));
+  PERCH_FUZZ_CHECK(plan.format->read_codes(projection, plan, slice, codes.data(), row_bytes).ok());
 }
 
 void check_reads(const Forged& forged, const MatrixPlan& plan) {
