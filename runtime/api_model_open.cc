@@ -121,6 +121,13 @@ Result<RawTensor> borrow_raw(const perch_named_tensor& given) {
                                         raw.name, tensor.ndim));
   }
   raw.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  const auto numel = checked_numel(raw.shape);
+  const auto bits = numel ? checked_mul(*numel, raw_dtype_bits(raw.dtype)) : std::nullopt;
+  if (!bits) {
+    return invalid_argument(
+        fmt::format("{}: {}: shape: got a size that overflows 64 bits, or a negative dimension",
+                    kFunction, raw.name));
+  }
   int64_t regular = 1;
   for (size_t i = raw.shape.size(); i-- > 0;) {
     if (tensor.strides != nullptr && raw.shape[i] > 1 && tensor.strides[i] != regular) {
@@ -130,13 +137,6 @@ Result<RawTensor> borrow_raw(const perch_named_tensor& given) {
                       kFunction, raw.name));
     }
     regular *= std::max<int64_t>(raw.shape[i], 1);
-  }
-  const auto numel = checked_numel(raw.shape);
-  const auto bits = numel ? checked_mul(*numel, raw_dtype_bits(raw.dtype)) : std::nullopt;
-  if (!bits) {
-    return invalid_argument(
-        fmt::format("{}: {}: shape: got a size that overflows 64 bits, or a negative dimension",
-                    kFunction, raw.name));
   }
   raw.bytes = ceil_div(*bits, 8);
   if (tensor.data == nullptr && raw.bytes > 0) {

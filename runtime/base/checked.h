@@ -20,13 +20,17 @@ inline std::optional<int64_t> checked_mul(int64_t a, int64_t b) {
   return product;
 }
 
-// The number of elements of `shape`; 1 for a scalar, nullopt on overflow or a negative dimension.
+// The number of elements of `shape`; 1 for a scalar. nullopt on a negative dimension, and where the
+// product overflows with its zeros left out: some order or part of the dimensions then does.
 inline std::optional<int64_t> checked_numel(std::span<const int64_t> shape) {
-  int64_t numel = 1;
+  int64_t product = 1;
+  bool empty = false;
   for (const int64_t dim : shape) {
-    if (dim < 0 || __builtin_mul_overflow(numel, dim, &numel)) return std::nullopt;
+    if (dim < 0) return std::nullopt;
+    empty |= dim == 0;
+    if (dim > 0 && __builtin_mul_overflow(product, dim, &product)) return std::nullopt;
   }
-  return numel;
+  return empty ? 0 : product;
 }
 
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

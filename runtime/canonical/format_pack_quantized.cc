@@ -151,8 +151,9 @@ Result<Packing> find_packing(const Scheme& scheme, const RawView& packed,
   if (age != Age::kUnknown) return Packing{age == Age::kDense, bits};
   return invalid_argument(fmt::format(
       "tensor {}: got {}, which fits two packings of {} bits with different codes, and version "
-      "\"{}\"; want quantization_config.version, up to 0.17.1 or from 0.18.0",
-      quoted_name(packed.tensor->name), print_shape(packed.tensor->shape), bits, scheme.version));
+      "{}; want quantization_config.version, up to 0.17.1 or from 0.18.0",
+      quoted_name(packed.tensor->name), print_shape(packed.tensor->shape), bits,
+      quoted_name(scheme.version)));
 }
 
 // Zero points of a byte each must be codes once the midpoint is added.

@@ -101,7 +101,7 @@ RawView expert_view(const FusedView& fused, int64_t expert) {
 RawView half_view(const FusedView& fused, int64_t expert, const OrientationChoice& orientation,
                   int64_t half) {
   RawView view = expert_view(fused, expert);
-  if (fused.rows == 1) return view;
+  if (fused.rows <= 1) return view;
   view.rows = fused.rows / 2;
   if (orientation.interleaved) {
     view.offset += half * fused.row_stride;

@@ -74,7 +74,9 @@ inline std::optional<RawDtype> parse_raw_dtype(std::string_view name) {
 struct RawTensor {
   std::string name;
   RawDtype dtype = RawDtype::kU8;
-  std::vector<int64_t> shape;       // C order; empty for a scalar
+  // C order; empty for a scalar. Dimensions of 0 and more, whose product fits int64 with the zeros
+  // left out: so does every stride.
+  std::vector<int64_t> shape;
   const std::byte* data = nullptr;  // inside the mapping of `file`; may be unaligned, so memcpy
   int64_t bytes = 0;
   int32_t file = 0;  // index into Checkpoint::files

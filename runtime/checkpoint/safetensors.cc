@@ -200,16 +200,18 @@ Result<std::string_view> find_header(std::span<const std::byte> file) {
 
 // The bytes that `entry` needs by its shape and dtype.
 Result<uint64_t> shape_bytes(const Entry& entry) {
+  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
   // Zeros are left out of the product, so that it overflows exactly when some order of the dims
-  // would.
+  // would, and no stride of a tensor without elements does.
   uint64_t numel = 1;
   bool has_zero = false;
   bool overflow = false;
   for (const uint64_t dim : entry.shape) {
     has_zero |= dim == 0;
-    overflow |= dim > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    overflow |= dim > kMax;
     overflow |= __builtin_mul_overflow(numel, std::max<uint64_t>(dim, 1), &numel);
   }
+  overflow |= numel > kMax;
   if (has_zero) numel = 0;
   uint64_t bits = 0;
   overflow |=
@@ -218,8 +220,9 @@ Result<uint64_t> shape_bytes(const Entry& entry) {
     return fmt::format("got {} [{}]", raw_dtype_name(entry.dtype), fmt::join(entry.shape, ","));
   };
   if (overflow) {
-    return tensor_error(entry.name, "ValidationOverflow",
-                        describe() + "; want dims, product without zeros and bits to fit 64 bits");
+    return tensor_error(
+        entry.name, "ValidationOverflow",
+        describe() + "; want dims and product without zeros below 2^63, bits below 2^64");
   }
   if (bits % 8 != 0) {
     return tensor_error(entry.name, "MisalignedSlice",

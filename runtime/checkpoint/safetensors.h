@@ -43,7 +43,8 @@ inline constexpr int64_t kSafetensorsHeaderBytesMax = 100'000'000;
 //   a dtype as an object {"U8":null}            InvalidHeaderDeserialization  likewise
 //   a product of dims that overflows after      ValidationOverflow            the verdict must not
 //     a 0: [0,2^63,2^63]                                                      hang on dim order
-//   a dim of 2^63 or more beside a 0            ValidationOverflow            shapes are int64 here
+//   beside a 0 a dim of 2^63 or more, or        ValidationOverflow            shapes and strides
+//     others with such a product                                              are int64 here
 Result<std::vector<RawTensor>> parse_safetensors(
     std::span<const std::byte> file, const std::string& path,
     std::map<std::string, std::string>* metadata = nullptr);

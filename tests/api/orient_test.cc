@@ -254,5 +254,15 @@ TEST(OrientByName, BlockScalesTurnWithTheWeight) {
   }
 }
 
+// A tensor without elements may have any other dimension; no stride of it overflows.
+TEST(Orient, HalvesOfNoRows) {
+  const Floats empty({2, 0, int64_t{1} << 62});
+  for (const OrientationChoice& orientation : {kNative, OrientationChoice{false, true, "test"}}) {
+    const Result<FusedView> view = orient(empty.raw, FusedRole::kMatrix, 2, orientation);
+    ASSERT_TRUE(view.ok()) << view.status().message();
+    EXPECT_EQ(half_view(*view, 1, orientation, 1).rows, 0);
+  }
+}
+
 }  // namespace
 }  // namespace perch

@@ -91,6 +91,26 @@ TEST(Canonicalize, RefusesTensorsOfADevice) {
   EXPECT_NE(message.find("want 1, the CPU"), std::string::npos) << message;
 }
 
+// Also where a dimension of 0 makes the tensor empty: its strides are made of the others.
+TEST(Canonicalize, RefusesShapesThatOverflow) {
+  constexpr int64_t kVast = int64_t{1} << 62;
+  float value = 0;
+  for (const std::vector<int64_t>& dims :
+       {std::vector<int64_t>{kVast, 3}, {0, kVast, 3}, {kVast, 3, 0}, {-1}}) {
+    std::vector<int64_t> shape = dims;
+    DLTensor tensor{};
+    tensor.data = &value;
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = static_cast<int32_t>(shape.size());
+    tensor.dtype = {kDLFloat, 32, 1};
+    tensor.shape = shape.data();
+    const perch_named_tensor named = {"model.norm.weight", &tensor, 0};
+    std::string message;
+    EXPECT_EQ(canonicalize(&named, 1, "{}", &message), PERCH_E_INVALID_ARGUMENT);
+    EXPECT_NE(message.find("overflows 64 bits"), std::string::npos) << message;
+  }
+}
+
 TEST(BackendOptions, AWrongOneFailsTheRuntime) {
   perch_runtime_opts opts{};
   opts.struct_size = sizeof(opts);

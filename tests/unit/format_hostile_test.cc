@@ -5,6 +5,8 @@
 #include <map>
 #include <random>
 
+#include "canonical/read_expert.h"
+#include "projection_rig.h"
 #include "sound_projections.h"
 
 namespace perch_unit {
@@ -132,6 +134,18 @@ TEST(FormatHostile, EmptyAndVastDimensions) {
       EXPECT_NE(refusal(rig, unstated()), "");
     }
   }
+}
+
+// A tensor that no format reads, allowed to be there, may be empty too.
+TEST(FormatHostile, ReleasesAnEmptyTensor) {
+  const RawTensor empty{"m.up_proj.extra", RawDtype::kF32, {1, 0, 4}};
+  perch::CanonicalLayer layer;
+  const perch_quant bf16 = perch::make_quant(PERCH_TYPE_BF16);
+  layer.config = perch::LayerConfig::make_moe("m", bf16, bf16);
+  layer.experts = {0};
+  layer.source.experts.resize(1);
+  layer.source.experts[0].up.parts.emplace_back("extra", perch::whole_view(empty));
+  perch::release_expert(layer, 0);
 }
 
 }  // namespace

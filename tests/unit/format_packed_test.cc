@@ -82,6 +82,9 @@ TEST(FormatPacked, VersionDecidesBetweenEqualSizes) {
               std::string::npos)
         << version;
   }
+  // A version is any text, and a message one line.
+  EXPECT_NE(refusal(packed_row(11, by_word), pack_scheme(3, "a\nb")).find("\"a\\x0ab\""),
+            std::string::npos);
 }
 
 TEST(FormatPacked, WidthByShape) {

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "projection_rig.h"
 #include "sound_projections.h"
 
 namespace perch_unit {

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "projection_rig.h"
+#include "stored_matrices.h"
 
 namespace perch_unit {
 namespace {
@@ -15,122 +16,8 @@ constexpr int64_t kSmallK = 16;
 constexpr int64_t kLargeN = 200;
 constexpr int64_t kLargeK = 320;
 
-struct SliceCase {
-  const char* name;
-  RawDtype dtype;
-  Scheme scheme;
-  // The weight's tensor for N and K, filled at random; a "turned" one is stored transposed.
-  void (*build)(ProjectionRig& rig, int64_t n, int64_t k, RawDtype dtype, bool turned);
-};
-
-template <typename T>
-std::vector<T> random_of(int64_t count) {
-  static std::mt19937_64 random(7);
-  std::vector<T> out(static_cast<size_t>(count));
-  for (T& value : out) value = static_cast<T>(random());
-  return out;
-}
-
-void add_weight(ProjectionRig& rig, const char* suffix, RawDtype dtype, int64_t rows,
-                int64_t columns, bool turned) {
-  const int64_t bytes = rows * columns * perch::raw_dtype_bits(dtype) / 8;
-  if (!turned) {
-    rig.add(suffix, dtype, {rows, columns}, random_of<uint8_t>(bytes));
-    return;
-  }
-  rig.add(suffix, dtype, {columns, rows}, random_of<uint8_t>(bytes)).turn(suffix);
-}
-
-void build_plain(ProjectionRig& rig, int64_t n, int64_t k, RawDtype dtype, bool turned) {
-  add_weight(rig, "weight", dtype, n, k, turned);
-  if (perch::is_float_dtype(dtype)) return;
-  rig.add("weight_scale", RawDtype::kF32, {}, std::vector<float>{1});
-  if (dtype == RawDtype::kF4) {
-    rig.add("weight_scale", RawDtype::kF8E8M0, {n, k / 16}, random_of<uint8_t>(n * k / 16));
-  }
-}
-
-void build_pairs(ProjectionRig& rig, int64_t n, int64_t k, RawDtype dtype, bool turned) {
-  add_weight(rig, "weight_packed", dtype, n, k / 2, turned);
-  rig.add("weight_scale", RawDtype::kU8, {n, k / 16}, random_of<uint8_t>(n * k / 16));
-}
-
-void build_blocks(ProjectionRig& rig, int64_t n, int64_t k, RawDtype dtype, bool turned) {
-  const int64_t blocks = (k + 31) / 32;
-  add_weight(rig, "blocks", dtype, n, blocks * 16, turned);
-  rig.add("scales", RawDtype::kU8, {n, blocks}, random_of<uint8_t>(n * blocks));
-}
-
-template <int bits, bool dense>
-void build_packed(ProjectionRig& rig, int64_t n, int64_t k, RawDtype dtype, bool turned) {
-  const int64_t words = dense ? (k * bits + 31) / 32 : (k + 32 / bits - 1) / (32 / bits);
-  add_weight(rig, "weight_packed", dtype, n, words, turned);
-  rig.add("weight_scale", RawDtype::kF32, {n}, std::vector<float>(static_cast<size_t>(n), 1));
-  rig.add("weight_shape", RawDtype::kI64, {2}, std::vector<int64_t>{n, k});
-}
-
-// 3 bits are whole words only for each 32 of K.
-template <int bits>
-void build_gptq(ProjectionRig& rig, int64_t n, int64_t k, RawDtype dtype, bool) {
-  const int64_t columns = bits == 3 ? (k + 31) / 32 * 32 : k;
-  rig.add("qweight", dtype, {columns * bits / 32, n}, random_of<uint32_t>(columns * bits / 32 * n));
-  rig.add("scales", RawDtype::kF16, {1, n}, random_of<uint16_t>(n));
-}
-
-void build_awq(ProjectionRig& rig, int64_t n, int64_t k, RawDtype dtype, bool) {
-  rig.add("qweight", dtype, {k, n / 8}, random_of<uint32_t>(k * n / 8));
-  rig.add("scales", RawDtype::kF16, {1, n}, random_of<uint16_t>(n));
-}
-
-void build_modelopt(ProjectionRig& rig, int64_t n, int64_t k, RawDtype dtype, bool turned) {
-  add_weight(rig, "weight", dtype, n / 2, k, turned);
-  rig.add("weight_scale", RawDtype::kF32, {n, 1}, std::vector<float>(static_cast<size_t>(n), 1));
-}
-
-Scheme plain() {
-  Scheme scheme;
-  scheme.act = perch::make_act_none();
-  return scheme;
-}
-
-Scheme packed(int bits, const char* version) {
-  Scheme scheme = quantized("compressed-tensors", bits, false, Strategy::kChannel);
-  scheme.version = version;
-  return scheme;
-}
-
-const SliceCase kCases[] = {
-    {"f32", RawDtype::kF32, plain(), build_plain},
-    {"bf16", RawDtype::kBF16, plain(), build_plain},
-    {"int8", RawDtype::kI8, quantized("modelopt", 8, false, Strategy::kTensor), build_plain},
-    {"fp8", RawDtype::kF8E4M3, quantized("fp8", 8, true, Strategy::kTensor), build_plain},
-    {"f4", RawDtype::kF4, quantized("modelopt", 4, true, Strategy::kGroup, 16), build_plain},
-    {"fp4_pairs", RawDtype::kU8, quantized("modelopt", 4, true, Strategy::kGroup, 16), build_pairs},
-    {"mxfp4_blocks", RawDtype::kU8, quantized("mxfp4", 4, true, Strategy::kGroup, 32),
-     build_blocks},
-    {"packed1", RawDtype::kI32, packed(1, "0.18.0"), build_packed<1, true>},
-    {"packed2", RawDtype::kI32, packed(2, "0.18.0"), build_packed<2, true>},
-    {"packed3", RawDtype::kI32, packed(3, "0.18.0"), build_packed<3, true>},
-    {"packed3_by_word", RawDtype::kI32, packed(3, "0.17.1"), build_packed<3, false>},
-    {"packed4", RawDtype::kI32, packed(4, "0.18.0"), build_packed<4, true>},
-    {"packed5", RawDtype::kI32, packed(5, "0.18.0"), build_packed<5, true>},
-    {"packed5_by_word", RawDtype::kI32, packed(5, "0.17.1"), build_packed<5, false>},
-    {"packed6", RawDtype::kI32, packed(6, "0.18.0"), build_packed<6, true>},
-    {"packed6_by_word", RawDtype::kI32, packed(6, "0.17.1"), build_packed<6, false>},
-    {"packed7", RawDtype::kI32, packed(7, "0.18.0"), build_packed<7, true>},
-    {"packed7_by_word", RawDtype::kI32, packed(7, "0.17.1"), build_packed<7, false>},
-    {"packed8", RawDtype::kI32, packed(8, "0.18.0"), build_packed<8, true>},
-    {"gptq2", RawDtype::kI32, quantized("gptq", 2, false, Strategy::kChannel), build_gptq<2>},
-    {"gptq3", RawDtype::kI32, quantized("gptq", 3, false, Strategy::kChannel), build_gptq<3>},
-    {"gptq4", RawDtype::kI32, quantized("gptq", 4, false, Strategy::kChannel), build_gptq<4>},
-    {"gptq8", RawDtype::kI32, quantized("gptq", 8, false, Strategy::kChannel), build_gptq<8>},
-    {"awq", RawDtype::kI32, quantized("awq", 4, false, Strategy::kChannel), build_awq},
-    {"modelopt_int4", RawDtype::kU8, quantized("modelopt", 4, false, Strategy::kChannel),
-     build_modelopt},
-};
-
-class FormatSlices : public testing::TestWithParam<SliceCase> {};
-INSTANTIATE_TEST_SUITE_P(All, FormatSlices, testing::ValuesIn(kCases),
+class FormatSlices : public testing::TestWithParam<StoredMatrix> {};
+INSTANTIATE_TEST_SUITE_P(All, FormatSlices, testing::ValuesIn(kStoredMatrices),
                          [](const auto& one) { return one.param.name; });
 
 // The slice out of packed rows of the whole, code by code; of wide types byte by byte.
@@ -201,7 +88,7 @@ TEST(FormatTurned, IsTheTranspose) {
   ProjectionRig rig;
   const auto values = random_of<uint16_t>(kN * kK);
   rig.add("weight", RawDtype::kF16, {kK, kN}, values).turn("weight");
-  const MatrixPlan plan = must_plan(rig, plain());
+  const MatrixPlan plan = must_plan(rig, plain_floats());
   const std::vector<uint8_t> rows = packed_rows(rig, plan, whole(plan));
   for (int64_t n = 0; n < kN; ++n) {
     for (int64_t k = 0; k < kK; ++k) {

@@ -202,8 +202,8 @@ std::vector<RefuseCase> h1_refuse_cases() {
        "tensor \"t\": TensorInvalidInfo: got 4 bytes in data_offsets [0,4]; want 4000000 for F32 "
        "[1000,1000]"},
       {"product wraps to 0", make_file(one_tensor("[4611686018427387904,4]", "[0,0]"), ""),
-       "tensor \"t\": ValidationOverflow: got F32 [4611686018427387904,4]; want dims, product "
-       "without zeros and bits to fit 64 bits"},
+       "tensor \"t\": ValidationOverflow: got F32 [4611686018427387904,4]; want dims and "
+       "product without zeros below 2^63, bits below 2^64"},
       {"overlap",
        make_file(two_tensors("[0,4]", "b", R"("shape":[2],"data_offsets":[2,10])"), twelve),
        "tensor \"b\": InvalidOffset: got data_offsets [2,10]; want begin 4 (end of the previous "
@@ -322,6 +322,8 @@ TEST(SafetensorsStricter, RefusesWhatTheReferenceAccepts) {
       {R"({"a":{"x":{"y":1,"y":2},"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
        "duplicate key \"y\""},
       {R"({"a":{"dtype":"U8","shape":[0,9223372036854775808],"data_offsets":[0,0]}})",
+       "ValidationOverflow"},
+      {R"({"a":{"dtype":"U8","shape":[0,4611686018427387904,3],"data_offsets":[0,0]}})",
        "ValidationOverflow"},
       {R"({"__metadata__":{"a":"b","\u0061":"c"}})", "duplicate key \"a\""},
   };

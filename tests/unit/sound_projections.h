@@ -1,10 +1,10 @@
 // One small sound projection of each format, with the scheme that a configuration would give it:
-// what the tests of refusals and of hostile files start from.
+// what the tests of refusals and of hostile files start from, and the fuzzer.
 #pragma once
 
 #include <vector>
 
-#include "projection_rig.h"
+#include "forged_projection.h"
 
 namespace perch_unit {
 
