@@ -144,7 +144,6 @@ Result<RawTensor> borrow_raw(const perch_named_tensor& given) {
         fmt::format("{}: {}: data: got NULL; want the tensor's memory", kFunction, raw.name));
   }
   raw.data = static_cast<const std::byte*>(tensor.data) + tensor.byte_offset;
-  raw.file = -1;
   return raw;
 }
 

@@ -69,9 +69,9 @@ Status plan_zeros(const Scheme& scheme, const Projection& projection, MatrixPlan
     for (int64_t c = 0; c < zeros->columns; ++c) {
       if (word_at(*zeros, g, c) == kMidpoints) continue;
       return invalid_argument(fmt::format(
-          "tensor {}: element [{}, {}]: got {:#010x}; want {:#010x} (zero points 8), as {} says "
+          "{}: element [{}, {}]: got {:#010x}; want {:#010x} (zero points 8), as {} says "
           "symmetric",
-          quoted_name(zeros->tensor->name), g, c, word_at(*zeros, g, c), kMidpoints, scheme.where));
+          tensor_label(*zeros->tensor), g, c, word_at(*zeros, g, c), kMidpoints, scheme.where));
     }
   }
   return {};

@@ -42,16 +42,15 @@ Result<GroupOrder> group_order(const RawView& g_idx, int64_t group, int64_t grou
       continue;
     }
     if (id < 0 || id >= groups) {
-      return invalid_argument(fmt::format("tensor {}: element {}: got {}; want a group, 0 to {}",
-                                          quoted_name(g_idx.tensor->name), k, id, groups - 1));
+      return invalid_argument(fmt::format("{}: element {}: got {}; want a group, 0 to {}",
+                                          tensor_label(*g_idx.tensor), k, id, groups - 1));
     }
     if (order.unnatural < 0 && id != k / group) order.unnatural = k;
   }
   order.unset = unset == g_idx.rows;
   if (unset == 0 || order.unset) return order;
-  return invalid_argument(
-      fmt::format("tensor {}: got {} of {} elements unset ({}); want all or none",
-                  quoted_name(g_idx.tensor->name), unset, g_idx.rows, kUnset));
+  return invalid_argument(fmt::format("{}: got {} of {} elements unset ({}); want all or none",
+                                      tensor_label(*g_idx.tensor), unset, g_idx.rows, kUnset));
 }
 
 }  // namespace
@@ -94,9 +93,9 @@ Result<const RawView*> find_scale(const Projection& projection) {
     const RawView* scale = projection.find(suffix);
     if (scale == nullptr) continue;
     if (found != nullptr) {
-      return invalid_argument(
-          fmt::format("tensor {}: got scales in tensor {} too; want one of the two",
-                      quoted_name(scale->tensor->name), quoted_name(found->tensor->name)));
+      return invalid_argument(fmt::format("{}: got scales in tensor {} too; want one of the two",
+                                          tensor_label(*scale->tensor),
+                                          quoted_name(found->tensor->name)));
     }
     found = scale;
   }
@@ -115,9 +114,9 @@ Result<float> positive_scalar(const RawView& view, bool inverted) {
     if (sound(result)) return result;
   }
   return invalid_argument(fmt::format(
-      "tensor {}: got {}; want a positive number, not subnormal{}: a scale that was not calibrated "
+      "{}: got {}; want a positive number, not subnormal{}: a scale that was not calibrated "
       "makes every output 0 or NaN",
-      quoted_name(view.tensor->name), value, inverted ? ", and likewise one divided by it" : ""));
+      tensor_label(*view.tensor), value, inverted ? ", and likewise one divided by it" : ""));
 }
 
 Status plan_scale2(const RawView& view, bool inverted, MatrixPlan* plan) {

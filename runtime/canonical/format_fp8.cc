@@ -33,9 +33,9 @@ Result<uint32_t> weight_type(const RawView& weight) {
   if (weight.tensor->dtype == RawDtype::kF8E4M3) return PERCH_TYPE_E4M3FN;
   if (weight.tensor->dtype == RawDtype::kF8E5M2) return PERCH_TYPE_E5M2;
   return unsupported(
-      fmt::format("tensor {}: dtype: got {}, which Perch does not read; want "
+      fmt::format("{}: dtype: got {}, which Perch does not read; want "
                   "F8_E4M3 or F8_E5M2",
-                  quoted_name(weight.tensor->name), raw_dtype_name(weight.tensor->dtype)));
+                  tensor_label(*weight.tensor), raw_dtype_name(weight.tensor->dtype)));
 }
 
 Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {

@@ -38,9 +38,9 @@ bool claims(const Projection& projection) {
 // The planes of other widths, low bits apart from high ones, are not read.
 Status planar(const Projection& projection, int64_t bits) {
   return unsupported(fmt::format(
-      "module {}: got GPTQ with planar packing ({} bits), which Perch does not read; want 2, 3, 4 "
+      "{}: got GPTQ with planar packing ({} bits), which Perch does not read; want 2, 3, 4 "
       "or 8 bits, checkpoint_format gptq or gptq_v2",
-      quoted_name(projection.module), bits));
+      module_label(projection), bits));
 }
 
 Result<int> bits_of(const Scheme& scheme, const Projection& projection) {
@@ -145,9 +145,8 @@ Status plan_zeros(const Scheme& scheme, const Projection& projection, int bits, 
   }
   const MidpointCheck check = check_midpoint(*zeros, bits);
   if (check.holds) return {};
-  const auto found =
-      fmt::format("tensor {}: element [{}, {}]: got {:#010x}", quoted_name(zeros->tensor->name),
-                  check.group, check.word, word_at(*zeros, check.group, check.word));
+  const auto found = fmt::format("{}: element [{}, {}]: got {:#010x}", tensor_label(*zeros->tensor),
+                                 check.group, check.word, word_at(*zeros, check.group, check.word));
   const int midpoint = 1 << (bits - 1);
   if (scheme.unstated) {
     return invalid_argument(

@@ -44,9 +44,9 @@ Status plan_zeros(const Scheme& scheme, const Projection& projection, MatrixPlan
   }
   if (plan->quant.scale_kind == PERCH_SCALE_BLOCK) {
     return unsupported(
-        fmt::format("tensor {}: got zero points of blocks; want them by group, "
+        fmt::format("{}: got zero points of blocks; want them by group, "
                     "row or tensor",
-                    quoted_name(zero->tensor->name)));
+                    tensor_label(*zero->tensor)));
   }
   plan->quant.zero_kind = PERCH_ZERO_INT;
   widen_to_channel(plan);

@@ -66,8 +66,8 @@ Result<std::pair<int64_t, int64_t>> stored_shape(const Projection& projection) {
     }
   }
   if (size[0] <= 0 || size[1] <= 0 || size[0] > INT32_MAX || size[1] > INT32_MAX) {
-    return invalid_argument(fmt::format("tensor {}: got [{}, {}]; want positive sizes",
-                                        quoted_name(shape->tensor->name), size[0], size[1]));
+    return invalid_argument(fmt::format("{}: got [{}, {}]; want positive sizes",
+                                        tensor_label(*shape->tensor), size[0], size[1]));
   }
   return std::pair(size[0], size[1]);
 }
@@ -90,9 +90,9 @@ Result<int> bits_of(const Scheme& scheme, const Projection& projection, int64_t 
     if (!fits) continue;
     if (found != 0) {
       return invalid_argument(fmt::format(
-          "module {}: got no quantization_config, and {} columns for K {} fit {} and {} bits; want "
+          "{}: got no quantization_config, and {} columns for K {} fit {} and {} bits; want "
           "the configuration",
-          quoted_name(projection.module), packed.columns, k, found, bits));
+          module_label(projection), packed.columns, k, found, bits));
     }
     found = bits;
   }
@@ -150,9 +150,9 @@ Result<Packing> find_packing(const Scheme& scheme, const RawView& packed,
   const Age age = age_of(scheme.version);
   if (age != Age::kUnknown) return Packing{age == Age::kDense, bits};
   return invalid_argument(fmt::format(
-      "tensor {}: got {}, which fits two packings of {} bits with different codes, and version "
+      "{}: got {}, which fits two packings of {} bits with different codes, and version "
       "{}; want quantization_config.version, up to 0.17.1 or from 0.18.0",
-      quoted_name(packed.tensor->name), print_shape(packed.tensor->shape), bits,
+      tensor_label(*packed.tensor), print_shape(packed.tensor->shape), bits,
       quoted_name(scheme.version)));
 }
 
@@ -163,8 +163,8 @@ Status check_byte_zeros(const RawView& zero, int bits) {
     for (int64_t c = 0; c < zero.columns; ++c) {
       const int value = std::to_integer<int8_t>(*zero.at(r, c));
       if (value >= -midpoint && value < midpoint) continue;
-      return invalid_argument(fmt::format("tensor {}: element [{}, {}]: got {}; want {} to {}",
-                                          quoted_name(zero.tensor->name), r, c, value, -midpoint,
+      return invalid_argument(fmt::format("{}: element [{}, {}]: got {}; want {} to {}",
+                                          tensor_label(*zero.tensor), r, c, value, -midpoint,
                                           midpoint - 1));
     }
   }
@@ -185,9 +185,9 @@ Status plan_zeros(const Scheme& scheme, const Projection& projection, int bits, 
   }
   if (plan->quant.scale_kind == PERCH_SCALE_BLOCK) {
     return unsupported(
-        fmt::format("tensor {}: got zero points of blocks; want them by group, "
+        fmt::format("{}: got zero points of blocks; want them by group, "
                     "row or tensor",
-                    quoted_name(zero->tensor->name)));
+                    tensor_label(*zero->tensor)));
   }
   const RawView& scale = plan->scale->view;
   const bool bytes = zero->tensor->dtype == RawDtype::kI8;

@@ -136,20 +136,19 @@ std::string print_view(const RawView& view) {
 }  // namespace
 
 Status wrong_shape(const RawView& view, const std::string& want) {
-  return invalid_argument(fmt::format("tensor {}: shape: got {}; want {}",
-                                      quoted_name(view.tensor->name), print_view(view), want));
+  return invalid_argument(fmt::format("{}: shape: got {}; want {}", tensor_label(*view.tensor),
+                                      print_view(view), want));
 }
 
 Status wrong_dtype(const RawView& view, std::string_view want) {
-  return invalid_argument(fmt::format("tensor {}: dtype: got {}; want {}",
-                                      quoted_name(view.tensor->name),
+  return invalid_argument(fmt::format("{}: dtype: got {}; want {}", tensor_label(*view.tensor),
                                       raw_dtype_name(view.tensor->dtype), want));
 }
 
 Status missing_part(const Projection& projection, std::string_view suffix,
                     const std::string& want) {
   return invalid_argument(
-      fmt::format("module {}: {}: missing; want {}", quoted_name(projection.module), suffix, want));
+      fmt::format("{}: {}: missing; want {}", module_label(projection), suffix, want));
 }
 
 Status wrong_scheme(const Scheme& scheme, const Projection& projection, const std::string& got,

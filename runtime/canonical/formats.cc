@@ -43,8 +43,8 @@ Status refused(const Projection& projection, const std::string& name) {
   for (const Format* format : kFormats)
     known += (known.empty() ? "" : ", ") + std::string(format->name);
   return unsupported(
-      fmt::format("module {}: got tensors of {}, which Perch does not read; want one of: {}",
-                  quoted_name(projection.module), name, known));
+      fmt::format("{}: got tensors of {}, which Perch does not read; want one of: {}",
+                  module_label(projection), name, known));
 }
 
 // A qweight that is neither GPTQ nor AWQ GEMM, by the shapes that tell these apart.

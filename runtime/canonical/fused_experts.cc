@@ -29,10 +29,10 @@ FusedRole role_of(const FusedTensor& tensor, const Scheme& scheme, int64_t weigh
   return shape[transposed ? 2 : 1] == weight_rows ? FusedRole::kMatrix : FusedRole::kBlocks;
 }
 
-Status missing_fused(const LayerSource& layer, const char* part) {
+Status missing_fused(const LayerSource& layer, const RawTensor& other, const char* part) {
   return invalid_argument(fmt::format(
-      "layer \"{}\": {}: missing; want its fused tensor, as the layer's other experts are fused",
-      layer.name, part));
+      "{}layer \"{}\": {}: missing; want its fused tensor, as the layer's other experts are fused",
+      file_prefix(other), layer.name, part));
 }
 
 struct Weights {
@@ -49,10 +49,10 @@ Result<Weights> find_weights(const std::vector<FusedTensor>& tensors,
     PERCH_ASSIGN_OR_RETURN(const FusedView view,
                            orient(*tensor.tensor, FusedRole::kMatrix, 0, orientation));
     if (weights.experts != 0 && view.experts != weights.experts) {
-      return invalid_argument(
-          fmt::format("tensor \"{}\": shape: got {}; want {} experts as in "
-                      "the layer's other tensors",
-                      tensor.tensor->name, print_shape(tensor.tensor->shape), weights.experts));
+      return invalid_argument(fmt::format(
+          "{}: shape: got {}; want {} experts as in "
+          "the layer's other tensors",
+          tensor_label(*tensor.tensor), print_shape(tensor.tensor->shape), weights.experts));
     }
     weights.experts = view.experts;
     weights.rows[static_cast<int>(tensor.part)] = view.rows;
@@ -64,21 +64,21 @@ Status add_tensor(const FusedTensor& tensor, const FusedView& view, FusedRole ro
                   LayerSource* layer) {
   const OrientationChoice& orientation = layer->orientation;
   if (role == FusedRole::kBlocks && orientation.interleaved && tensor.part == Part::kGateUp) {
-    return unsupported(fmt::format(
-        "tensor \"{}\": got scales by block of interleaved gate and up rows; want halves",
-        tensor.tensor->name));
+    return unsupported(
+        fmt::format("{}: got scales by block of interleaved gate and up rows; want halves",
+                    tensor_label(*tensor.tensor)));
   }
   if (tensor.part == Part::kGateUp && role != FusedRole::kBlocks && view.rows > 1 &&
       view.rows % 2 != 0) {
     const bool other_fits = view.columns % 2 == 0;
-    return invalid_argument(fmt::format(
-        "tensor \"{}\": shape: got {}, read as {} rows ({}, decided by {}); want an even number, "
-        "gate and up{}",
-        tensor.tensor->name, print_shape(tensor.tensor->shape), view.rows,
-        orientation_name(orientation), orientation.decided_by,
-        other_fits ? fmt::format("; hint: its dimensions fit the {} orientation",
-                                 orientation.transposed ? "native" : "transposed")
-                   : ""));
+    return invalid_argument(
+        fmt::format("{}: shape: got {}, read as {} rows ({}, decided by {}); want an even number, "
+                    "gate and up{}",
+                    tensor_label(*tensor.tensor), print_shape(tensor.tensor->shape), view.rows,
+                    orientation_name(orientation), orientation.decided_by,
+                    other_fits ? fmt::format("; hint: its dimensions fit the {} orientation",
+                                             orientation.transposed ? "native" : "transposed")
+                               : ""));
   }
   for (int64_t e = 0; e < static_cast<int64_t>(layer->experts.size()); ++e) {
     ExpertSource& expert = layer->experts[static_cast<size_t>(e)];
@@ -120,14 +120,15 @@ Status fill_fused(const ModelConfig& config, const std::vector<FusedTensor>& ten
     layer->orientation.decided_by += ", blocks of MXFP4 (native)";
   }
   layer->gated = has(Part::kGateUp) || has(Part::kGate);
-  if (!has(Part::kGateUp) && !has(Part::kUp)) return missing_fused(*layer, "gate_up_proj");
-  if (!has(Part::kDown)) return missing_fused(*layer, "down_proj");
+  const RawTensor& first = *tensors.front().tensor;
+  if (!has(Part::kGateUp) && !has(Part::kUp)) return missing_fused(*layer, first, "gate_up_proj");
+  if (!has(Part::kDown)) return missing_fused(*layer, first, "down_proj");
   PERCH_ASSIGN_OR_RETURN(const Weights weights, find_weights(tensors, layer->orientation));
   if (weights.experts == 0) {
-    return invalid_argument(
-        fmt::format("layer \"{}\": got fused tensors and none of them holds weights; want weight, "
-                    "weight_packed or blocks, with at least one expert",
-                    layer->name));
+    return invalid_argument(fmt::format(
+        "{}layer \"{}\": got fused tensors and none of them holds weights; want weight, "
+        "weight_packed or blocks, with at least one expert",
+        file_prefix(first), layer->name));
   }
   layer->experts.resize(static_cast<size_t>(weights.experts));
   for (const FusedTensor& tensor : tensors) {
@@ -137,9 +138,9 @@ Status fill_fused(const ModelConfig& config, const std::vector<FusedTensor>& ten
     PERCH_ASSIGN_OR_RETURN(const FusedView view,
                            orient(*tensor.tensor, role, weights.experts, layer->orientation));
     if (view.experts != weights.experts) {
-      return invalid_argument(fmt::format("tensor \"{}\": shape: got {}; want {} experts",
-                                          tensor.tensor->name, print_shape(tensor.tensor->shape),
-                                          weights.experts));
+      return invalid_argument(fmt::format("{}: shape: got {}; want {} experts",
+                                          tensor_label(*tensor.tensor),
+                                          print_shape(tensor.tensor->shape), weights.experts));
     }
     PERCH_RETURN_IF_ERROR(add_tensor(tensor, view, role, rows, layer));
   }

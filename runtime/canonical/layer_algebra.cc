@@ -13,9 +13,9 @@ namespace {
 
 Status differs(const Projection& a, const Projection& b, const std::string& what) {
   return unsupported(fmt::format(
-      "module \"{}\": {} from that of module \"{}\"; want all experts of a layer, and the gate and "
+      "{}: {} from that of module \"{}\"; want all experts of a layer, and the gate and "
       "up of each, alike",
-      a.module, what, b.module));
+      module_label(a), what, b.module));
 }
 
 // Widens *joined until it holds `plan` too. Kinds of which one is a special case of the other meet
@@ -101,9 +101,8 @@ Status join_halves(const ExpertSource& source, const ExpertPlan& plan, size_t ex
   }
   if (gate.input_scale != up.input_scale) {
     return unsupported(fmt::format(
-        "modules \"{}\" and \"{}\": input scale: got {} and {}; want the same for both, as both "
-        "read one input",
-        source.gate.module, source.up.module, *gate.input_scale, *up.input_scale));
+        "{} and \"{}\": input scale: got {} and {}; want the same for both, as both read one input",
+        module_label(source.gate), source.up.module, *gate.input_scale, *up.input_scale));
   }
   if (gate.pre_scale && !same_floats(*gate.pre_scale, *up.pre_scale)) {
     return differs(source.up, source.gate, "its pre_quant_scale differs");

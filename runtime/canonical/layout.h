@@ -33,8 +33,8 @@ struct LayerSource {
 };
 
 struct Layout {
-  std::vector<LayerSource> layers;      // in the order of their layer numbers
-  std::vector<std::string> unexpected;  // tensors under an experts module that no rule names
+  std::vector<LayerSource> layers;           // in the order of their layer numbers
+  std::vector<const RawTensor*> unexpected;  // tensors under an experts module that no rule names
 };
 
 // All MoE layers and all quantized linear layers of the checkpoint. `chosen` applies to fused

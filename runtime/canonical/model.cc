@@ -10,12 +10,12 @@ namespace {
 
 Status check_unexpected(const Layout& layout, const CanonicalOptions& options,
                         std::vector<std::string>* warnings) {
-  for (const std::string& name : layout.unexpected) {
+  for (const RawTensor* tensor : layout.unexpected) {
     const std::string text = fmt::format(
-        "tensor \"{}\": unexpected: no known part of an expert has this name; want gate_proj, "
-        "up_proj, down_proj, w1, w2, w3, gate_up_proj",
-        name);
-    const bool scale = name.find("scale") != std::string::npos;
+        "{}: unexpected: no known part of an expert has this name; want gate_proj, up_proj, "
+        "down_proj, w1, w2, w3, gate_up_proj",
+        tensor_label(*tensor));
+    const bool scale = tensor->name.find("scale") != std::string::npos;
     if (!options.allow_unexpected || scale) return invalid_argument(text);
     warnings->push_back(text + "; ignored");
   }
@@ -31,8 +31,8 @@ void warn_strangers(const Checkpoint& checkpoint, std::vector<std::string>* warn
       return tensor.name.find(part) != std::string::npos;
     });
     if (!known) {
-      warnings->push_back(fmt::format(
-          "tensor \"{}\": unexpected: belongs to no known part of a model", tensor.name));
+      warnings->push_back(
+          fmt::format("{}: unexpected: belongs to no known part of a model", tensor_label(tensor)));
     }
   }
 }
@@ -52,10 +52,10 @@ Status check_routers(const CanonicalModel& model, const Layout& layout) {
         layout.layers.begin(), layout.layers.end(),
         [&](const LayerSource& layer) { return layer.moe && router_parent(layer.name) == parent; });
     if (found) continue;
-    return invalid_argument(
-        fmt::format("layer \"{0}\": got a router (\"{1}\") and no tensors of its {2} experts; want "
-                    "{0}.experts.<e>.{{gate,up,down}}_proj.* or {0}.experts.{{gate_up,down}}_proj",
-                    parent, tensor.name, *model.config.num_experts));
+    return invalid_argument(fmt::format(
+        "{3}layer \"{0}\": got a router (\"{1}\") and no tensors of its {2} experts; want "
+        "{0}.experts.<e>.{{gate,up,down}}_proj.* or {0}.experts.{{gate_up,down}}_proj",
+        parent, tensor.name, *model.config.num_experts, file_prefix(tensor)));
   }
   return {};
 }

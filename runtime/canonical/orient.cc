@@ -10,10 +10,6 @@
 
 namespace perch {
 
-std::string print_shape(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
 const char* orientation_name(const OrientationChoice& orientation) {
   if (orientation.interleaved) {
     return orientation.transposed ? "transposed, interleaved" : "native, interleaved";
@@ -43,7 +39,7 @@ OrientationChoice choose_orientation(const ModelConfig& config, const ModelTypeR
 namespace {
 
 Status wrong_rank(const RawTensor& tensor, const char* want) {
-  return invalid_argument(fmt::format("tensor \"{}\": shape: got {}; want {}", tensor.name,
+  return invalid_argument(fmt::format("{}: shape: got {}; want {}", tensor_label(tensor),
                                       print_shape(tensor.shape), want));
 }
 

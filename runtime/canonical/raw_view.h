@@ -56,6 +56,9 @@ struct Projection {
   }
 };
 
+// How a message begins that is about a module: as tensor_label(), by the file of its first tensor.
+std::string module_label(const Projection& projection);
+
 // "[4, 96, 48]"
 std::string print_shape(const std::vector<int64_t>& shape);
 

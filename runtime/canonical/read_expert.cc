@@ -74,7 +74,7 @@ void release_projection(const Projection& projection, size_t experts) {
   for (const auto& [suffix, view] : projection.parts) {
     const RawTensor& tensor = *view.tensor;
     // The host's own memory, and a tensor that is allowed to be there and read by no format.
-    if (tensor.file < 0 || tensor.bytes == 0) continue;
+    if (tensor.file == nullptr || tensor.bytes == 0) continue;
     const bool fused =
         experts > 0 && tensor.shape.size() >= 3 && tensor.shape[0] == static_cast<int64_t>(experts);
     const int64_t part = fused ? tensor.bytes / tensor.shape[0] : tensor.bytes;

@@ -75,8 +75,8 @@ Status read_g_idx(const Projection& projection, const MatrixPlan& plan, int64_t 
     int32_t group = static_cast<int32_t>(k / plan.scale->group_k);
     if (plan.g_idx) std::memcpy(&group, plan.g_idx->at(k, 0), sizeof(group));
     if (group < 0 || group >= groups) {
-      return invalid_argument(fmt::format("module \"{}\": g_idx[{}]: got {}; want a group, 0 to {}",
-                                          projection.module, k, group, groups - 1));
+      return invalid_argument(fmt::format("{}: g_idx[{}]: got {}; want a group, 0 to {}",
+                                          module_label(projection), k, group, groups - 1));
     }
     out[k - slice.k0] = group;
   }

@@ -56,8 +56,7 @@ Result<std::string> load_text(const std::string& path) {
 Result<std::vector<RawTensor>> load_tensors(Checkpoint& checkpoint, const std::string& path) {
   PERCH_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::open(path));
   PERCH_ASSIGN_OR_RETURN(std::vector<RawTensor> tensors, parse_safetensors(file->bytes(), path));
-  const auto number = static_cast<int32_t>(checkpoint.files.size());
-  for (RawTensor& tensor : tensors) tensor.file = number;
+  for (RawTensor& tensor : tensors) tensor.file = file.get();
   checkpoint.files.push_back(std::move(file));
   return tensors;
 }
@@ -69,10 +68,10 @@ Status add_file(Checkpoint& checkpoint, const std::string& path) {
   return {};
 }
 
+// Those of one name stay in the order of their files.
 void sort_by_name(std::vector<RawTensor>& tensors) {
-  std::sort(tensors.begin(), tensors.end(), [](const RawTensor& a, const RawTensor& b) {
-    return std::tie(a.name, a.file) < std::tie(b.name, b.file);
-  });
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const RawTensor& a, const RawTensor& b) { return a.name < b.name; });
 }
 
 // "3 tensors ignored, ...": one line for a whole shard, since a foreign shard may hold thousands.
@@ -217,11 +216,8 @@ Status add_scanned(Checkpoint& checkpoint) {
       std::adjacent_find(checkpoint.tensors.begin(), checkpoint.tensors.end(),
                          [](const RawTensor& a, const RawTensor& b) { return a.name == b.name; });
   if (twice == checkpoint.tensors.end()) return {};
-  const auto path = [&](const RawTensor& tensor) {
-    return checkpoint.files[static_cast<size_t>(tensor.file)]->path();
-  };
-  return invalid_argument(fmt::format("{}: tensor {}: also in {}; want it once, or {} to decide",
-                                      path(*twice), quoted_name(twice->name), path(*(twice + 1)),
+  return invalid_argument(fmt::format("{}: also in {}; want it once, or {} to decide",
+                                      tensor_label(*twice), (twice + 1)->file->path(),
                                       kShardIndexName));
 }
 

@@ -71,6 +71,8 @@ inline std::optional<RawDtype> parse_raw_dtype(std::string_view name) {
   return std::nullopt;
 }
 
+class MappedFile;
+
 struct RawTensor {
   std::string name;
   RawDtype dtype = RawDtype::kU8;
@@ -79,7 +81,7 @@ struct RawTensor {
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;  // inside the mapping of `file`; may be unaligned, so memcpy
   int64_t bytes = 0;
-  int32_t file = 0;  // index into Checkpoint::files
+  const MappedFile* file = nullptr;  // that `data` lies in; null for a host's memory
 };
 
 // `name` in double quotes for a message. Names come from strangers: control characters and quotes
@@ -106,5 +108,12 @@ inline std::string quoted_name(std::string_view name) {
   if (shown < name.size()) text += "... (" + std::to_string(name.size()) + " bytes)";
   return text;
 }
+
+// "/model/model.safetensors: "; empty where the host holds the tensor.
+std::string file_prefix(const RawTensor& tensor);
+
+// How a message begins that is about one tensor: `/model/model.safetensors: tensor
+// "lm_head.weight"`.
+std::string tensor_label(const RawTensor& tensor);
 
 }  // namespace perch

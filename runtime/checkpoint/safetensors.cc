@@ -302,7 +302,7 @@ Result<std::vector<RawTensor>> parse_safetensors(std::span<const std::byte> file
                        .shape = {entry.shape.begin(), entry.shape.end()},
                        .data = data.data() + entry.begin,
                        .bytes = static_cast<int64_t>(entry.end - entry.begin),
-                       .file = 0});
+                       .file = nullptr});
   }
   return tensors;
 }

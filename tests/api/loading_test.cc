@@ -47,7 +47,13 @@ TEST_P(BadCheckpointTest, IsRefusedAndTheRuntimeGoesOn) {
 
   const TempDir folder;
   checkpoint.write(folder.path());
-  expect_all(refusal([&] { perch_host::open_model(runtime, folder.path()); }), row.messages);
+  const std::string text = refusal([&] { perch_host::open_model(runtime, folder.path()); });
+  expect_all(text, row.messages);
+  // And the file: of the tensor, or of the setting.
+  const std::string weights = folder / "model.safetensors: ";
+  EXPECT_TRUE(text.find(weights) != std::string::npos ||
+              text.find("config.json: ") != std::string::npos)
+      << text;
 
   const Checkpoint good = row.make();
   const perch_host::Model model = good.open(runtime.get());
