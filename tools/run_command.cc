@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <set>
 
+#include "bench/limits/disk.h"
 #include "bench/limits/limits.h"
 #include "command.h"
 #include "layer_call.h"
@@ -114,9 +116,30 @@ ordered_json load_json(const ordered_json& load) {
           {"gbps", seconds > 0 ? bytes / seconds / 1e9 : 0.0}};
 }
 
-// machine: null where no limits were asked for.
+// What --limits measures.
+struct Limits {
+  std::unique_ptr<perch_bench::MachineLimits> machine;  // null where it was not asked for
+  double disk_gbps = 0;                                 // 0: not measured
+};
+
+// The disk under the largest file of weights.
+double measure_disk(const ordered_json& files) {
+  std::string largest;
+  uintmax_t most = 0;
+  for (const auto& file : files) {
+    std::error_code failed;
+    const uintmax_t size = std::filesystem::file_size(file.get<std::string>(), failed);
+    if (!failed && size > most) {
+      most = size;
+      largest = file.get<std::string>();
+    }
+  }
+  return largest.empty() ? 0 : perch_bench::disk_read_gbps(largest);
+}
+
 ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime,
-                       perch_bench::MachineLimits* machine, std::vector<std::byte>* output) {
+                       const Limits& limits, std::vector<std::byte>* output) {
+  perch_bench::MachineLimits* machine = limits.machine.get();
   const auto selection = ordered_json::parse(perch_host::json(perch_layer_explain, run.layer));
   const perch_layer_info info = layer_info(run.layer);
   LayerCall call(run.config(), run.input, run.map(), 0, run.input.tokens);
@@ -160,7 +183,9 @@ ordered_json run_layer(const LayerRun& run, const perch_host::Runtime& runtime,
     // Again after the run, and the larger counts: on a shared machine the limit moves.
     read_gbps = std::max(read_gbps, machine->read().gbps);
     result["share_of_read_bandwidth"] = bytes / median / 1e6 / read_gbps;
-    result["load"]["share_of_read_bandwidth"] = result["load"]["gbps"].get<double>() / read_gbps;
+    const auto load_gbps = result["load"]["gbps"].get<double>();
+    result["load"]["share_of_read_bandwidth"] = load_gbps / read_gbps;
+    if (limits.disk_gbps > 0) result["load"]["share_of_disk"] = load_gbps / limits.disk_gbps;
   }
   if (run.input.expected != nullptr) {
     result["error"] =
@@ -188,9 +213,14 @@ void print_people(const ordered_json& layer) {
   std::cout << line << "\n";
   const auto& load = layer["load"];
   if (load.contains("share_of_read_bandwidth")) {
-    std::cout << fmt::format("    loaded in {:.1f} ms, {:.2f} GB/s = {:.0f} % of read bandwidth\n",
+    std::cout << fmt::format("    loaded in {:.1f} ms, {:.2f} GB/s = {:.0f} % of read bandwidth",
                              load["ms"].get<double>(), load["gbps"].get<double>(),
                              100 * load["share_of_read_bandwidth"].get<double>());
+    if (load.contains("share_of_disk")) {
+      std::cout << fmt::format(", {:.0f} % of the disk's",
+                               100 * load["share_of_disk"].get<double>());
+    }
+    std::cout << "\n";
   }
   for (const auto& note : layer["notes"]) {
     std::cout << "    note: " << note.get<std::string>() << "\n";
@@ -251,15 +281,16 @@ int run_run(const CommonOptions& common, const RunOptions& options) {
   const perch_host::Model model = open_model(runtime, options.model);
   perch_host::Tensors tensors;
   if (!options.input.file.empty()) tensors = perch_host::open_tensors(options.input.file);
-  std::unique_ptr<perch_bench::MachineLimits> machine;
+  const auto inspected = ordered_json::parse(perch_host::json(perch_model_inspect, model.get()));
+  Limits limits;
   if (options.limits) {
     auto opened = perch_bench::MachineLimits::open(perch_runtime_num_threads(runtime.get()), "");
     if (!opened.ok()) throw Failure(kExitFailed, opened.status().message());
-    machine = std::move(*opened);
+    limits.machine = std::move(*opened);
+    limits.disk_gbps = measure_disk(inspected["files"]);
   }
 
   const std::vector<uint32_t> all = matching_layers(model, options.model);
-  const auto inspected = ordered_json::parse(perch_host::json(perch_model_inspect, model.get()));
   std::vector<std::string> sources = {options.input.file};
   for (const auto& file : inspected["files"]) sources.push_back(file.get<std::string>());
   refuse_to_overwrite(options.output, sources);
@@ -285,7 +316,7 @@ int run_run(const CommonOptions& common, const RunOptions& options) {
       const LayerRun run{options, model.get(), index, layer.get(), *input};
       outputs.emplace_back();
       ran.push_back(index);
-      result = run_layer(run, runtime, machine.get(), &outputs.back());
+      result = run_layer(run, runtime, limits, &outputs.back());
     }
     result["bytes"]["checkpoint"] = inspected["layers"][index]["bytes"];
     ok = ok && layer_passed(result);
@@ -299,7 +330,10 @@ int run_run(const CommonOptions& common, const RunOptions& options) {
   write_outputs(options, model, ran, outputs);
   if (common.json) {
     ordered_json document = {{"ok", ok}, {"layers", std::move(layers)}};
-    if (machine != nullptr) document["machine"] = {{"read_gbps", machine->read().gbps}};
+    if (limits.machine != nullptr) {
+      document["machine"] = {{"read_gbps", limits.machine->read().gbps}, {"disk_gbps", nullptr}};
+      if (limits.disk_gbps > 0) document["machine"]["disk_gbps"] = limits.disk_gbps;
+    }
     std::cout << document.dump(2) << "\n";
   }
   return ok ? kExitFine : kExitFailed;
@@ -321,8 +355,10 @@ void register_run(CLI::App* app, CommonOptions* common, Handler* handler) {
                       "run this row by itself too, and compare its bytes");
   command->add_option("--repeat", options->repeat, "timed calls (default 5)")
       ->check(CLI::Range(1, 100000));
-  command->add_flag("--limits", options->limits,
-                    "measure this machine's read bandwidth and print the share of it");
+  command->add_flag(
+      "--limits", options->limits,
+      "measure how fast this machine reads memory, and the checkpoint from its disk past "
+      "the cache (files of 16 MiB and more), and print the shares of them");
   command->callback([=] {
     *handler = [=] {
       options->model.max_tokens = std::max<long long>(4096, options->input.tokens);
