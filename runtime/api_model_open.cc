@@ -68,8 +68,9 @@ Status open_model(perch_runtime* runtime, const perch_model_opts* given, const c
   PERCH_ASSIGN_OR_RETURN(model->model, canonicalize_model(std::move(checkpoint), options));
   for (const CanonicalLayer& layer : model->model.layers) {
     const std::vector<RuleBreach> breaches = check_layer_config(layer.config.abi());
-    PERCH_RETURN_IF_ERROR(
-        breach_status(breaches).with_context(fmt::format("layer \"{}\"", layer.config.name())));
+    PERCH_RETURN_IF_ERROR(in_folder(
+        model->model.checkpoint,
+        breach_status(breaches).with_context(fmt::format("layer \"{}\"", layer.config.name()))));
   }
   for (const std::string& warning : model->model.warnings) {
     runtime->log.write(PERCH_LOG_INFO, "model", warning);

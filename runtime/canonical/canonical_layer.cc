@@ -20,7 +20,7 @@ Status check_unexpected(const Projection& projection, const Format& format, bool
     if (std::find(known.begin(), known.end(), suffix) != known.end()) continue;
     const std::string text =
         fmt::format("{}: unexpected: got suffix \"{}\"; want one of {} ({})",
-                    tensor_label(*view.tensor), suffix, fmt::join(known, ", "), format.name);
+                    print_tensor(*view.tensor), suffix, fmt::join(known, ", "), format.name);
     const bool scale = suffix.find("scale") != std::string::npos;
     if (!allow || scale) return invalid_argument(text);
     warnings->push_back(text + "; ignored");
@@ -65,7 +65,7 @@ Status wrong_size(const CanonicalLayer& layer, const Projection& projection, con
   }
   return invalid_argument(
       fmt::format("{}: shape: got {}, read as {} [{}, {}] ({}, decided by {}); want [{}, {}]{}",
-                  tensor_label(tensor), print_shape(tensor.shape), what, plan.n, plan.k,
+                  print_tensor(tensor), print_shape(tensor.shape), what, plan.n, plan.k,
                   orientation_name(layer.source.orientation), layer.source.orientation.decided_by,
                   want.first, want.second, hint));
 }
@@ -98,9 +98,8 @@ Result<Sizes> moe_sizes(const ModelConfig& config, const LayerSource& source,
   const auto experts = static_cast<int64_t>(source.experts.size());
   if (config.num_experts && *config.num_experts != experts) {
     return invalid_argument(
-        fmt::format("{}layer \"{}\": got tensors of {} experts; want {} (config.json)",
-                    file_prefix(first_tensor(source.experts.back().down)), source.name, experts,
-                    *config.num_experts));
+        fmt::format("layer \"{}\": got tensors of {} experts; want {} (config.json)", source.name,
+                    experts, *config.num_experts));
   }
   if (!config.hidden) {
     return invalid_argument("config.json: hidden_size: missing; want the model's hidden size");

@@ -71,7 +71,7 @@ Status plan_zeros(const Scheme& scheme, const Projection& projection, MatrixPlan
       return invalid_argument(fmt::format(
           "{}: element [{}, {}]: got {:#010x}; want {:#010x} (zero points 8), as {} says "
           "symmetric",
-          tensor_label(*zeros->tensor), g, c, word_at(*zeros, g, c), kMidpoints, scheme.where));
+          print_tensor(*zeros->tensor), g, c, word_at(*zeros, g, c), kMidpoints, scheme.where));
     }
   }
   return {};

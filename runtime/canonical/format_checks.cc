@@ -43,14 +43,14 @@ Result<GroupOrder> group_order(const RawView& g_idx, int64_t group, int64_t grou
     }
     if (id < 0 || id >= groups) {
       return invalid_argument(fmt::format("{}: element {}: got {}; want a group, 0 to {}",
-                                          tensor_label(*g_idx.tensor), k, id, groups - 1));
+                                          print_tensor(*g_idx.tensor), k, id, groups - 1));
     }
     if (order.unnatural < 0 && id != k / group) order.unnatural = k;
   }
   order.unset = unset == g_idx.rows;
   if (unset == 0 || order.unset) return order;
   return invalid_argument(fmt::format("{}: got {} of {} elements unset ({}); want all or none",
-                                      tensor_label(*g_idx.tensor), unset, g_idx.rows, kUnset));
+                                      print_tensor(*g_idx.tensor), unset, g_idx.rows, kUnset));
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ Result<const RawView*> find_scale(const Projection& projection) {
     if (scale == nullptr) continue;
     if (found != nullptr) {
       return invalid_argument(fmt::format("{}: got scales in tensor {} too; want one of the two",
-                                          tensor_label(*scale->tensor),
+                                          print_tensor(*scale->tensor),
                                           quoted_name(found->tensor->name)));
     }
     found = scale;
@@ -116,7 +116,7 @@ Result<float> positive_scalar(const RawView& view, bool inverted) {
   return invalid_argument(fmt::format(
       "{}: got {}; want a positive number, not subnormal{}: a scale that was not calibrated "
       "makes every output 0 or NaN",
-      tensor_label(*view.tensor), value, inverted ? ", and likewise one divided by it" : ""));
+      print_tensor(*view.tensor), value, inverted ? ", and likewise one divided by it" : ""));
 }
 
 Status plan_scale2(const RawView& view, bool inverted, MatrixPlan* plan) {

@@ -49,7 +49,7 @@ Status plan_global_scale(const Projection& projection, const RawView& scale, Mat
   const RawView* factor = projection.find("weight_scale_2");
   if (divisor != nullptr && factor != nullptr) {
     return invalid_argument(fmt::format("{}: got tensor {} too; want one of the two",
-                                        tensor_label(*factor->tensor),
+                                        print_tensor(*factor->tensor),
                                         quoted_name(divisor->tensor->name)));
   }
   if (divisor != nullptr) return plan_scale2(*divisor, true, plan);

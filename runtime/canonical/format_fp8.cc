@@ -35,7 +35,7 @@ Result<uint32_t> weight_type(const RawView& weight) {
   return unsupported(
       fmt::format("{}: dtype: got {}, which Perch does not read; want "
                   "F8_E4M3 or F8_E5M2",
-                  tensor_label(*weight.tensor), raw_dtype_name(weight.tensor->dtype)));
+                  print_tensor(*weight.tensor), raw_dtype_name(weight.tensor->dtype)));
 }
 
 Result<MatrixPlan> plan(const Scheme& scheme, const Projection& projection) {

@@ -40,7 +40,7 @@ Status planar(const Projection& projection, int64_t bits) {
   return unsupported(fmt::format(
       "{}: got GPTQ with planar packing ({} bits), which Perch does not read; want 2, 3, 4 "
       "or 8 bits, checkpoint_format gptq or gptq_v2",
-      module_label(projection), bits));
+      print_module(projection), bits));
 }
 
 Result<int> bits_of(const Scheme& scheme, const Projection& projection) {
@@ -145,7 +145,7 @@ Status plan_zeros(const Scheme& scheme, const Projection& projection, int bits, 
   }
   const MidpointCheck check = check_midpoint(*zeros, bits);
   if (check.holds) return {};
-  const auto found = fmt::format("{}: element [{}, {}]: got {:#010x}", tensor_label(*zeros->tensor),
+  const auto found = fmt::format("{}: element [{}, {}]: got {:#010x}", print_tensor(*zeros->tensor),
                                  check.group, check.word, word_at(*zeros, check.group, check.word));
   const int midpoint = 1 << (bits - 1);
   if (scheme.unstated) {

@@ -46,7 +46,7 @@ Status plan_zeros(const Scheme& scheme, const Projection& projection, MatrixPlan
     return unsupported(
         fmt::format("{}: got zero points of blocks; want them by group, "
                     "row or tensor",
-                    tensor_label(*zero->tensor)));
+                    print_tensor(*zero->tensor)));
   }
   plan->quant.zero_kind = PERCH_ZERO_INT;
   widen_to_channel(plan);

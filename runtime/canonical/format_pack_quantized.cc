@@ -67,7 +67,7 @@ Result<std::pair<int64_t, int64_t>> stored_shape(const Projection& projection) {
   }
   if (size[0] <= 0 || size[1] <= 0 || size[0] > INT32_MAX || size[1] > INT32_MAX) {
     return invalid_argument(fmt::format("{}: got [{}, {}]; want positive sizes",
-                                        tensor_label(*shape->tensor), size[0], size[1]));
+                                        print_tensor(*shape->tensor), size[0], size[1]));
   }
   return std::pair(size[0], size[1]);
 }
@@ -92,7 +92,7 @@ Result<int> bits_of(const Scheme& scheme, const Projection& projection, int64_t 
       return invalid_argument(fmt::format(
           "{}: got no quantization_config, and {} columns for K {} fit {} and {} bits; want "
           "the configuration",
-          module_label(projection), packed.columns, k, found, bits));
+          print_module(projection), packed.columns, k, found, bits));
     }
     found = bits;
   }
@@ -150,9 +150,9 @@ Result<Packing> find_packing(const Scheme& scheme, const RawView& packed,
   const Age age = age_of(scheme.version);
   if (age != Age::kUnknown) return Packing{age == Age::kDense, bits};
   return invalid_argument(fmt::format(
-      "{}: got {}, which fits two packings of {} bits with different codes, and version "
-      "{}; want quantization_config.version, up to 0.17.1 or from 0.18.0",
-      tensor_label(*packed.tensor), print_shape(packed.tensor->shape), bits,
+      "{}: got {}, which fits two packings of {} bits with different codes, and version {}; want "
+      "quantization_config.version, up to 0.17.1 or from 0.18.0",
+      print_tensor(*packed.tensor), print_shape(packed.tensor->shape), bits,
       quoted_name(scheme.version)));
 }
 
@@ -164,7 +164,7 @@ Status check_byte_zeros(const RawView& zero, int bits) {
       const int value = std::to_integer<int8_t>(*zero.at(r, c));
       if (value >= -midpoint && value < midpoint) continue;
       return invalid_argument(fmt::format("{}: element [{}, {}]: got {}; want {} to {}",
-                                          tensor_label(*zero.tensor), r, c, value, -midpoint,
+                                          print_tensor(*zero.tensor), r, c, value, -midpoint,
                                           midpoint - 1));
     }
   }
@@ -187,7 +187,7 @@ Status plan_zeros(const Scheme& scheme, const Projection& projection, int bits, 
     return unsupported(
         fmt::format("{}: got zero points of blocks; want them by group, "
                     "row or tensor",
-                    tensor_label(*zero->tensor)));
+                    print_tensor(*zero->tensor)));
   }
   const RawView& scale = plan->scale->view;
   const bool bytes = zero->tensor->dtype == RawDtype::kI8;

@@ -136,19 +136,19 @@ std::string print_view(const RawView& view) {
 }  // namespace
 
 Status wrong_shape(const RawView& view, const std::string& want) {
-  return invalid_argument(fmt::format("{}: shape: got {}; want {}", tensor_label(*view.tensor),
+  return invalid_argument(fmt::format("{}: shape: got {}; want {}", print_tensor(*view.tensor),
                                       print_view(view), want));
 }
 
 Status wrong_dtype(const RawView& view, std::string_view want) {
-  return invalid_argument(fmt::format("{}: dtype: got {}; want {}", tensor_label(*view.tensor),
+  return invalid_argument(fmt::format("{}: dtype: got {}; want {}", print_tensor(*view.tensor),
                                       raw_dtype_name(view.tensor->dtype), want));
 }
 
 Status missing_part(const Projection& projection, std::string_view suffix,
                     const std::string& want) {
   return invalid_argument(
-      fmt::format("{}: {}: missing; want {}", module_label(projection), suffix, want));
+      fmt::format("{}: {}: missing; want {}", print_module(projection), suffix, want));
 }
 
 Status wrong_scheme(const Scheme& scheme, const Projection& projection, const std::string& got,

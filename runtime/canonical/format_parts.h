@@ -13,10 +13,10 @@
 
 namespace perch {
 
-// "tensor "x": shape: got [2, 3]; want [2, 4] (N x K/8)"
+// "model.safetensors: tensor "x": shape: got [2, 3]; want [2, 4] (N x K/8)"
 Status wrong_shape(const RawView& view, const std::string& want);
 Status wrong_dtype(const RawView& view, std::string_view want);
-// "module "m": weight_scale: missing; want <want>"
+// "model.safetensors: module "m": weight_scale: missing; want <want>"
 Status missing_part(const Projection& projection, std::string_view suffix, const std::string& want);
 // The scheme and the tensors of `projection` contradict each other: "config.json: ...: got <got>
 // for module "m"; want <want>".

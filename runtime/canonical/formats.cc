@@ -44,7 +44,7 @@ Status refused(const Projection& projection, const std::string& name) {
     known += (known.empty() ? "" : ", ") + std::string(format->name);
   return unsupported(
       fmt::format("{}: got tensors of {}, which Perch does not read; want one of: {}",
-                  module_label(projection), name, known));
+                  print_module(projection), name, known));
 }
 
 // A qweight that is neither GPTQ nor AWQ GEMM, by the shapes that tell these apart.

@@ -29,10 +29,10 @@ FusedRole role_of(const FusedTensor& tensor, const Scheme& scheme, int64_t weigh
   return shape[transposed ? 2 : 1] == weight_rows ? FusedRole::kMatrix : FusedRole::kBlocks;
 }
 
-Status missing_fused(const LayerSource& layer, const RawTensor& other, const char* part) {
+Status missing_fused(const LayerSource& layer, const char* part) {
   return invalid_argument(fmt::format(
-      "{}layer \"{}\": {}: missing; want its fused tensor, as the layer's other experts are fused",
-      file_prefix(other), layer.name, part));
+      "layer \"{}\": {}: missing; want its fused tensor, as the layer's other experts are fused",
+      layer.name, part));
 }
 
 struct Weights {
@@ -52,7 +52,7 @@ Result<Weights> find_weights(const std::vector<FusedTensor>& tensors,
       return invalid_argument(fmt::format(
           "{}: shape: got {}; want {} experts as in "
           "the layer's other tensors",
-          tensor_label(*tensor.tensor), print_shape(tensor.tensor->shape), weights.experts));
+          print_tensor(*tensor.tensor), print_shape(tensor.tensor->shape), weights.experts));
     }
     weights.experts = view.experts;
     weights.rows[static_cast<int>(tensor.part)] = view.rows;
@@ -66,7 +66,7 @@ Status add_tensor(const FusedTensor& tensor, const FusedView& view, FusedRole ro
   if (role == FusedRole::kBlocks && orientation.interleaved && tensor.part == Part::kGateUp) {
     return unsupported(
         fmt::format("{}: got scales by block of interleaved gate and up rows; want halves",
-                    tensor_label(*tensor.tensor)));
+                    print_tensor(*tensor.tensor)));
   }
   if (tensor.part == Part::kGateUp && role != FusedRole::kBlocks && view.rows > 1 &&
       view.rows % 2 != 0) {
@@ -74,7 +74,7 @@ Status add_tensor(const FusedTensor& tensor, const FusedView& view, FusedRole ro
     return invalid_argument(
         fmt::format("{}: shape: got {}, read as {} rows ({}, decided by {}); want an even number, "
                     "gate and up{}",
-                    tensor_label(*tensor.tensor), print_shape(tensor.tensor->shape), view.rows,
+                    print_tensor(*tensor.tensor), print_shape(tensor.tensor->shape), view.rows,
                     orientation_name(orientation), orientation.decided_by,
                     other_fits ? fmt::format("; hint: its dimensions fit the {} orientation",
                                              orientation.transposed ? "native" : "transposed")
@@ -120,15 +120,14 @@ Status fill_fused(const ModelConfig& config, const std::vector<FusedTensor>& ten
     layer->orientation.decided_by += ", blocks of MXFP4 (native)";
   }
   layer->gated = has(Part::kGateUp) || has(Part::kGate);
-  const RawTensor& first = *tensors.front().tensor;
-  if (!has(Part::kGateUp) && !has(Part::kUp)) return missing_fused(*layer, first, "gate_up_proj");
-  if (!has(Part::kDown)) return missing_fused(*layer, first, "down_proj");
+  if (!has(Part::kGateUp) && !has(Part::kUp)) return missing_fused(*layer, "gate_up_proj");
+  if (!has(Part::kDown)) return missing_fused(*layer, "down_proj");
   PERCH_ASSIGN_OR_RETURN(const Weights weights, find_weights(tensors, layer->orientation));
   if (weights.experts == 0) {
-    return invalid_argument(fmt::format(
-        "{}layer \"{}\": got fused tensors and none of them holds weights; want weight, "
-        "weight_packed or blocks, with at least one expert",
-        file_prefix(first), layer->name));
+    return invalid_argument(
+        fmt::format("layer \"{}\": got fused tensors and none of them holds weights; want weight, "
+                    "weight_packed or blocks, with at least one expert",
+                    layer->name));
   }
   layer->experts.resize(static_cast<size_t>(weights.experts));
   for (const FusedTensor& tensor : tensors) {
@@ -139,7 +138,7 @@ Status fill_fused(const ModelConfig& config, const std::vector<FusedTensor>& ten
                            orient(*tensor.tensor, role, weights.experts, layer->orientation));
     if (view.experts != weights.experts) {
       return invalid_argument(fmt::format("{}: shape: got {}; want {} experts",
-                                          tensor_label(*tensor.tensor),
+                                          print_tensor(*tensor.tensor),
                                           print_shape(tensor.tensor->shape), weights.experts));
     }
     PERCH_RETURN_IF_ERROR(add_tensor(tensor, view, role, rows, layer));

@@ -6,16 +6,18 @@
 #include <numeric>
 
 #include "base/layer_config.h"
+#include "base/recipe.h"
 #include "canonical/format_parts.h"
 
 namespace perch {
 namespace {
 
-Status differs(const Projection& a, const Projection& b, const std::string& what) {
-  return unsupported(fmt::format(
-      "{}: {} from that of module \"{}\"; want all experts of a layer, and the gate and "
-      "up of each, alike",
-      module_label(a), what, b.module));
+Status differs(const Projection& a, const char* what, const std::string& found,
+               const std::string& wanted, const Projection& b) {
+  return unsupported(
+      fmt::format("{}: {}: got {}; want {}, as module {} has: all experts of a layer, and the gate "
+                  "and up of each, are alike",
+                  print_module(a), what, found, wanted, quoted_name(b.module)));
 }
 
 // Widens *joined until it holds `plan` too. Kinds of which one is a special case of the other meet
@@ -24,36 +26,39 @@ Status join(const Projection& first, const Projection& projection, const MatrixP
             MatrixPlan* joined) {
   const perch_quant& q = plan.quant;
   perch_quant* to = &joined->quant;
+  const auto other = [&](const char* what) {
+    return differs(projection, what, print_weight(q), print_weight(*to), first);
+  };
   if (plan.format != joined->format || q.weight != to->weight || q.scale_dtype != to->scale_dtype) {
-    return differs(projection, first, "its number format differs");
+    return other("number format");
   }
   if (q.scale_kind != to->scale_kind) {
     const auto per_row = [](uint32_t kind) {
       return kind == PERCH_SCALE_TENSOR || kind == PERCH_SCALE_CHANNEL;
     };
     if (!per_row(q.scale_kind) || !per_row(to->scale_kind)) {
-      return differs(projection, first, "the kind of its scales differs");
+      return other("kind of scales");
     }
     to->scale_kind = PERCH_SCALE_CHANNEL;
   }
   if (q.group_k != to->group_k || q.group_n != to->group_n || q.scale2_kind != to->scale2_kind) {
-    return differs(projection, first, "the grouping of its scales differs");
+    return other("groups of scales");
   }
   if (q.zero_kind != to->zero_kind) {
     const auto integer = [](uint32_t kind) {
       return kind == PERCH_ZERO_INT || kind == PERCH_ZERO_MIDPOINT;
     };
     if (!integer(q.zero_kind) || !integer(to->zero_kind)) {
-      return differs(projection, first, "the kind of its zero points differs");
+      return other("kind of zero points");
     }
     to->zero_kind = PERCH_ZERO_INT;
   }
   if (q.k_order == PERCH_K_G_IDX) to->k_order = PERCH_K_G_IDX;
   if (q.flags != to->flags) {
-    return differs(projection, first, "its bias or input scaling, given or not, differs");
+    return other("bias or input scaling");
   }
   if (!same_act(plan.act, joined->act)) {
-    return differs(projection, first, "the quantization of its input differs");
+    return differs(projection, "input", print_act(plan.act), print_act(joined->act), first);
   }
   return {};
 }
@@ -100,12 +105,13 @@ Status join_halves(const ExpertSource& source, const ExpertPlan& plan, size_t ex
     note("w13.scale2", "second scales");
   }
   if (gate.input_scale != up.input_scale) {
-    return unsupported(fmt::format(
-        "{} and \"{}\": input scale: got {} and {}; want the same for both, as both read one input",
-        module_label(source.gate), source.up.module, *gate.input_scale, *up.input_scale));
+    return unsupported(
+        fmt::format("{}: input scale: got {}; want {}, as module {} has: both read one input",
+                    print_module(source.up), *up.input_scale, *gate.input_scale,
+                    quoted_name(source.gate.module)));
   }
   if (gate.pre_scale && !same_floats(*gate.pre_scale, *up.pre_scale)) {
-    return differs(source.up, source.gate, "its pre_quant_scale differs");
+    return differs(source.up, "pre_quant_scale", "other values", "the same", source.gate);
   }
   return {};
 }

@@ -129,8 +129,8 @@ Status add_part(const ExpertTensor& tensor, PartMap* parts) {
   for (const ExpertTensor& other : same) {
     if (other.suffix != tensor.suffix) continue;
     return invalid_argument(
-        fmt::format("{}: got \"{}\" too, for the same part of the same expert; want one",
-                    tensor_label(*tensor.tensor), other.tensor->name));
+        fmt::format("{}: got {} too, for the same part of the same expert; want one",
+                    print_tensor(*tensor.tensor), print_tensor(*other.tensor)));
   }
   same.push_back(tensor);
   return {};
@@ -166,18 +166,16 @@ Status fill_per_expert(const PartMap& parts, LayerSource* layer) {
     take(Part::kDown, "down_proj (w2)", &expert.down);
   }
   if (lacking.empty()) return {};
-  return invalid_argument(
-      fmt::format("{}layer \"{}\": missing {}; want them for every expert 0..{}",
-                  file_prefix(*parts.begin()->second.front().tensor), layer->name, lacking, last));
+  return invalid_argument(fmt::format("layer \"{}\": missing {}; want them for every expert 0..{}",
+                                      layer->name, lacking, last));
 }
 
 Status fill_moe(const ModelConfig& config, const PartMap& parts, const OrientationChoice& chosen,
                 LayerSource* layer) {
   const bool fused = parts.begin()->first.first == -1;
   if (fused && parts.rbegin()->first.first != -1) {
-    return invalid_argument(
-        fmt::format("{}layer \"{}\": got fused and per-expert tensors; want one of the two",
-                    file_prefix(*parts.begin()->second.front().tensor), layer->name));
+    return invalid_argument(fmt::format(
+        "layer \"{}\": got fused and per-expert tensors; want one of the two", layer->name));
   }
   if (!fused) return fill_per_expert(parts, layer);
   std::vector<FusedTensor> tensors;

@@ -12,9 +12,9 @@ Status check_unexpected(const Layout& layout, const CanonicalOptions& options,
                         std::vector<std::string>* warnings) {
   for (const RawTensor* tensor : layout.unexpected) {
     const std::string text = fmt::format(
-        "{}: unexpected: no known part of an expert has this name; want gate_proj, up_proj, "
-        "down_proj, w1, w2, w3, gate_up_proj",
-        tensor_label(*tensor));
+        "{}: unexpected: no known part of an expert has this name; want gate_proj, "
+        "up_proj, down_proj, w1, w2, w3, gate_up_proj",
+        print_tensor(*tensor));
     const bool scale = tensor->name.find("scale") != std::string::npos;
     if (!options.allow_unexpected || scale) return invalid_argument(text);
     warnings->push_back(text + "; ignored");
@@ -31,8 +31,8 @@ void warn_strangers(const Checkpoint& checkpoint, std::vector<std::string>* warn
       return tensor.name.find(part) != std::string::npos;
     });
     if (!known) {
-      warnings->push_back(
-          fmt::format("{}: unexpected: belongs to no known part of a model", tensor_label(tensor)));
+      warnings->push_back(print_tensor(tensor) +
+                          ": unexpected: belongs to no known part of a model");
     }
   }
 }
@@ -52,10 +52,10 @@ Status check_routers(const CanonicalModel& model, const Layout& layout) {
         layout.layers.begin(), layout.layers.end(),
         [&](const LayerSource& layer) { return layer.moe && router_parent(layer.name) == parent; });
     if (found) continue;
-    return invalid_argument(fmt::format(
-        "{3}layer \"{0}\": got a router (\"{1}\") and no tensors of its {2} experts; want "
-        "{0}.experts.<e>.{{gate,up,down}}_proj.* or {0}.experts.{{gate_up,down}}_proj",
-        parent, tensor.name, *model.config.num_experts, file_prefix(tensor)));
+    return invalid_argument(
+        fmt::format("layer \"{0}\": got a router (\"{1}\") and no tensors of its {2} experts; want "
+                    "{0}.experts.<e>.{{gate,up,down}}_proj.* or {0}.experts.{{gate_up,down}}_proj",
+                    parent, tensor.name, *model.config.num_experts));
   }
   return {};
 }
@@ -79,19 +79,17 @@ Status add_layer(const ModelTypeRow& row, LayerSource source, const CanonicalOpt
   return {};
 }
 
-}  // namespace
-
-Result<CanonicalModel> canonicalize_model(Checkpoint checkpoint, const CanonicalOptions& options) {
-  PERCH_RETURN_IF_ERROR(check_split(options.split));
-  CanonicalModel model;
-  model.checkpoint = std::move(checkpoint);
+// Everything but the checkpoint, which is there.
+Status fill_model(const CanonicalOptions& options, CanonicalModel* out) {
+  CanonicalModel& model = *out;
   model.warnings = model.checkpoint.warnings;
   PERCH_ASSIGN_OR_RETURN(
       model.config, parse_model_config(model.checkpoint.config_json, model.checkpoint.extra_json));
   const ModelTypeRow& row = find_model_type(model.config.model_type);
   if (!row.refusal.empty()) {
     return unsupported(
-        fmt::format("config.json: model_type: got \"{}\"; {}", row.model_type, row.refusal));
+        fmt::format("config.json: model_type: got \"{}\"; want one that Perch reads: here {}",
+                    row.model_type, row.refusal));
   }
   const OrientationChoice orientation = choose_orientation(model.config, row, options.orientation);
   PERCH_ASSIGN_OR_RETURN(Layout layout,
@@ -106,11 +104,22 @@ Result<CanonicalModel> canonicalize_model(Checkpoint checkpoint, const Canonical
                     model.config.model_type));
   }
   for (LayerSource& source : layout.layers) {
-    PERCH_RETURN_IF_ERROR(add_layer(row, std::move(source), options, &model));
+    PERCH_RETURN_IF_ERROR(add_layer(row, std::move(source), options, out));
   }
   if (model.layers.empty()) {
     model.warnings.push_back("the checkpoint has no MoE layer and no quantized linear layer");
   }
+  return {};
+}
+
+}  // namespace
+
+Result<CanonicalModel> canonicalize_model(Checkpoint checkpoint, const CanonicalOptions& options) {
+  PERCH_RETURN_IF_ERROR(check_split(options.split));
+  CanonicalModel model;
+  model.checkpoint = std::move(checkpoint);
+  const Status filled = fill_model(options, &model);
+  if (!filled.ok()) return in_folder(model.checkpoint, filled);
   return model;
 }
 

@@ -1,7 +1,6 @@
 #include "canonical/orient.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -39,7 +38,7 @@ OrientationChoice choose_orientation(const ModelConfig& config, const ModelTypeR
 namespace {
 
 Status wrong_rank(const RawTensor& tensor, const char* want) {
-  return invalid_argument(fmt::format("{}: shape: got {}; want {}", tensor_label(tensor),
+  return invalid_argument(fmt::format("{}: shape: got {}; want {}", print_tensor(tensor),
                                       print_shape(tensor.shape), want));
 }
 

@@ -56,8 +56,9 @@ struct Projection {
   }
 };
 
-// How a message begins that is about a module: as tensor_label(), by the file of its first tensor.
-std::string module_label(const Projection& projection);
+// How a message about a module begins: `<path>: module "<name>"`, with every file that has a part
+// of it; without a path for a host's own tensors.
+std::string print_module(const Projection& projection);
 
 // "[4, 96, 48]"
 std::string print_shape(const std::vector<int64_t>& shape);

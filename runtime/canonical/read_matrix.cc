@@ -76,7 +76,7 @@ Status read_g_idx(const Projection& projection, const MatrixPlan& plan, int64_t 
     if (plan.g_idx) std::memcpy(&group, plan.g_idx->at(k, 0), sizeof(group));
     if (group < 0 || group >= groups) {
       return invalid_argument(fmt::format("{}: g_idx[{}]: got {}; want a group, 0 to {}",
-                                          module_label(projection), k, group, groups - 1));
+                                          print_module(projection), k, group, groups - 1));
     }
     out[k - slice.k0] = group;
   }

@@ -191,7 +191,7 @@ Result<std::vector<float>> read_vector(const Checkpoint& checkpoint, const std::
   if (tensor == nullptr) return std::vector<float>();
   PERCH_ASSIGN_OR_RETURN(std::vector<float> values, read_floats(*tensor));
   if (static_cast<int64_t>(values.size()) != count) {
-    return invalid_argument(fmt::format("{}: shape: got {}; want [{}] ({})", tensor_label(*tensor),
+    return invalid_argument(fmt::format("{}: shape: got {}; want [{}] ({})", print_tensor(*tensor),
                                         print_shape(tensor->shape), count, what));
   }
   return values;
@@ -238,7 +238,7 @@ std::string router_parent(const std::string& layer) {
 Result<std::vector<float>> read_floats(const RawTensor& tensor) {
   if (!is_float_dtype(tensor.dtype)) {
     return invalid_argument(fmt::format("{}: dtype: got {}; want F32, F16 or BF16",
-                                        tensor_label(tensor), raw_dtype_name(tensor.dtype)));
+                                        print_tensor(tensor), raw_dtype_name(tensor.dtype)));
   }
   const int64_t count = tensor.bytes / (raw_dtype_bits(tensor.dtype) / 8);
   const RawView column{&tensor, 0, count, 1, 1, 1};
@@ -277,7 +277,7 @@ Result<std::optional<RouterSource>> find_router(const ModelConfig& config, const
   const std::vector<int64_t> want = {experts, config.hidden.value_or(-1)};
   if (router.weight->shape != want) {
     return invalid_argument(fmt::format("{}: shape: got {}; want {} (experts, hidden)",
-                                        tensor_label(*router.weight),
+                                        print_tensor(*router.weight),
                                         print_shape(router.weight->shape), print_shape(want)));
   }
   PERCH_ASSIGN_OR_RETURN(router.config, route_config(config, row.route, experts, *config.topk));

@@ -13,7 +13,6 @@
 #include <set>
 #include <span>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "checkpoint/safetensors.h"
@@ -68,7 +67,7 @@ Status add_file(Checkpoint& checkpoint, const std::string& path) {
   return {};
 }
 
-// Those of one name stay in the order of their files.
+// Of one name, in the order of their files.
 void sort_by_name(std::vector<RawTensor>& tensors) {
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const RawTensor& a, const RawTensor& b) { return a.name < b.name; });
@@ -217,7 +216,7 @@ Status add_scanned(Checkpoint& checkpoint) {
                          [](const RawTensor& a, const RawTensor& b) { return a.name == b.name; });
   if (twice == checkpoint.tensors.end()) return {};
   return invalid_argument(fmt::format("{}: also in {}; want it once, or {} to decide",
-                                      tensor_label(*twice), (twice + 1)->file->path(),
+                                      print_tensor(*twice), (twice + 1)->file->path(),
                                       kShardIndexName));
 }
 
@@ -264,6 +263,11 @@ Status load_configs(Checkpoint& checkpoint) {
 }
 
 }  // namespace
+
+Status in_folder(const Checkpoint& checkpoint, const Status& status) {
+  const std::string& dir = checkpoint.dir;
+  return dir.empty() || status.message().starts_with(dir) ? status : status.with_context(dir);
+}
 
 const RawTensor* Checkpoint::find(std::string_view name) const {
   const auto found = std::lower_bound(

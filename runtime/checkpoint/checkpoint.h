@@ -19,7 +19,8 @@ namespace perch {
 
 // Movable: tensors point into the mappings, which stay where they are. They die with it.
 struct Checkpoint {
-  std::string dir;  // the folder, also of a single file ("." if the path has none)
+  // The folder, also of a single file ("." if the path has none); empty for a host's own tensors.
+  std::string dir;
   std::vector<std::unique_ptr<MappedFile>> files;
   std::vector<RawTensor> tensors;  // sorted by name, each name once
   std::string config_json;         // the text of config.json; empty for a single file
@@ -43,6 +44,10 @@ struct Checkpoint {
 // Other *.safetensors files (expected outputs, adapters, another export) never count: a folder may
 // hold tensors that are no part of the model, under the same names.
 Result<Checkpoint> open_checkpoint(const std::string& dir);
+
+// A refusal of what is in the checkpoint, with the folder in front unless it begins with one of its
+// files: "dir: config.json: hidden_size: missing", "dir/model.safetensors: tensor ...".
+Status in_folder(const Checkpoint& checkpoint, const Status& status);
 
 // One safetensors file of any name, without configs.
 Result<Checkpoint> open_tensor_file(const std::string& path);

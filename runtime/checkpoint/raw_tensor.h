@@ -14,6 +14,8 @@
 
 namespace perch {
 
+class MappedFile;
+
 // The dtypes of the safetensors format, all of them, in the order of the format's own list.
 enum class RawDtype {
   kBool,
@@ -71,49 +73,23 @@ inline std::optional<RawDtype> parse_raw_dtype(std::string_view name) {
   return std::nullopt;
 }
 
-class MappedFile;
-
 struct RawTensor {
   std::string name;
   RawDtype dtype = RawDtype::kU8;
   // C order; empty for a scalar. Dimensions of 0 and more, whose product fits int64 with the zeros
   // left out: so does every stride.
   std::vector<int64_t> shape;
-  const std::byte* data = nullptr;  // inside the mapping of `file`; may be unaligned, so memcpy
+  const std::byte* data = nullptr;  // inside the mapping of `file`, if any; may be unaligned
   int64_t bytes = 0;
-  const MappedFile* file = nullptr;  // that `data` lies in; null for a host's memory
+  const MappedFile* file = nullptr;  // null: the host's own memory
 };
 
 // `name` in double quotes for a message. Names come from strangers: control characters and quotes
 // are escaped, so that one name is one line, and only the first 160 bytes are shown.
-inline std::string quoted_name(std::string_view name) {
-  constexpr size_t kShownMax = 160;
-  constexpr std::string_view kHex = "0123456789abcdef";
-  size_t shown = name.size();
-  if (shown > kShownMax) {
-    shown = kShownMax;  // then back to the start of a UTF-8 character
-    while (shown > 0 && (static_cast<unsigned char>(name[shown]) & 0xC0u) == 0x80u) --shown;
-  }
-  std::string text = "\"";
-  for (const char c : name.substr(0, shown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      text += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-    } else {
-      if (c == '"' || c == '\\') text += '\\';
-      text += c;
-    }
-  }
-  text += '"';
-  if (shown < name.size()) text += "... (" + std::to_string(name.size()) + " bytes)";
-  return text;
-}
+std::string quoted_name(std::string_view name);
 
-// "/model/model.safetensors: "; empty where the host holds the tensor.
-std::string file_prefix(const RawTensor& tensor);
-
-// How a message begins that is about one tensor: `/model/model.safetensors: tensor
-// "lm_head.weight"`.
-std::string tensor_label(const RawTensor& tensor);
+// How a message about a tensor begins: `<path>: tensor "<name>"`, or without a path where it is the
+// host's. A checkpoint has many files, and the name alone does not tell which of them to repair.
+std::string print_tensor(const RawTensor& tensor);
 
 }  // namespace perch

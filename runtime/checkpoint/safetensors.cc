@@ -301,8 +301,7 @@ Result<std::vector<RawTensor>> parse_safetensors(std::span<const std::byte> file
                        .dtype = entry.dtype,
                        .shape = {entry.shape.begin(), entry.shape.end()},
                        .data = data.data() + entry.begin,
-                       .bytes = static_cast<int64_t>(entry.end - entry.begin),
-                       .file = nullptr});
+                       .bytes = static_cast<int64_t>(entry.end - entry.begin)});
   }
   return tensors;
 }

@@ -18,9 +18,9 @@ namespace perch {
 // The format's own limit, checked before the length is used for anything.
 inline constexpr int64_t kSafetensorsHeaderBytesMax = 100'000'000;
 
-// The tensors in the order of their data (ties, which are zero-size, by name), with RawTensor::file
-// 0 and data pointing into `file`; `path` is for messages only. The string map under __metadata__
-// goes to `metadata` unless that is null.
+// The tensors in the order of their data (ties, which are zero-size, by name), with data
+// pointing into `file` and no RawTensor::file; `path` is for messages only. The string map under
+// __metadata__ goes to `metadata` unless that is null.
 //
 // Every tensor found lies inside `file`; together they cover the data exactly: no hole, no overlap,
 // no trailing byte. A failure reads

@@ -47,13 +47,7 @@ TEST_P(BadCheckpointTest, IsRefusedAndTheRuntimeGoesOn) {
 
   const TempDir folder;
   checkpoint.write(folder.path());
-  const std::string text = refusal([&] { perch_host::open_model(runtime, folder.path()); });
-  expect_all(text, row.messages);
-  // And the file: of the tensor, or of the setting.
-  const std::string weights = folder / "model.safetensors: ";
-  EXPECT_TRUE(text.find(weights) != std::string::npos ||
-              text.find("config.json: ") != std::string::npos)
-      << text;
+  expect_all(refusal([&] { perch_host::open_model(runtime, folder.path()); }), row.messages);
 
   const Checkpoint good = row.make();
   const perch_host::Model model = good.open(runtime.get());
@@ -137,7 +131,7 @@ const BadCheckpoint kBad[] = {
      [](Checkpoint& c) {
        c.tensors[at("2.up_proj.weight")] = f32({8, 16}, std::vector<float>(128, 1));
      },
-     {"experts.2.up_proj", "number format differs"}},
+     {"experts.2.up_proj", "number format: got f32; want bf16"}},
     {"unexpected_part",
      float_model,
      [](Checkpoint& c) { c.tensors[at("1.side_proj.weight")] = f32({1}, {1}); },
