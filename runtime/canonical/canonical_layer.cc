@@ -53,7 +53,8 @@ Status wrong_size(const CanonicalLayer& layer, const Projection& projection, con
   // A fused gate_up holds both halves, so its other reading is judged by the stored shape.
   const bool fused = tensor.shape.size() == 3;
   if (fused) {
-    const bool halves = what[0] != 'd' && layer.source.gated;
+    const ExpertSource& expert = layer.source.experts[0];
+    const bool halves = what[0] != 'd' && expert.gate.module == expert.up.module;
     const int64_t rows = halves ? 2 * want.first : want.first;
     const bool stored_native = tensor.shape[1] == rows && tensor.shape[2] == want.second;
     const bool stored_turned = tensor.shape[2] == rows && tensor.shape[1] == want.second;

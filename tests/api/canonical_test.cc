@@ -42,7 +42,8 @@ TEST_P(SameBytesTest, AsPerExpertTensors) {
 
 class OtherOrientationTest : public ::testing::TestWithParam<LayoutRow> {};
 
-// Reading it the other way round must be noticed: gate_up and down are never both square.
+// Reading it the other way round must be noticed: gate_up and down are never both square. Tensors
+// of gate and up each are, where I == H.
 TEST_P(OtherOrientationTest, IsRefused) {
   const auto& [storage, sizes, name] = GetParam();
   const Checkpoint checkpoint = store(storage, sizes, random_weights(sizes, 5));
@@ -64,10 +65,13 @@ std::vector<LayoutRow> layout_rows(bool fused_only) {
                                                     {"odd", {3, 1, 5, 3}}};
   const std::pair<const char*, Storage> storages[] = {
       {"P", Storage::kP}, {"M", Storage::kM},   {"F", Storage::kF},
-      {"T", Storage::kT}, {"TI", Storage::kTI}, {"granite", Storage::kGranite}};
+      {"T", Storage::kT}, {"TI", Storage::kTI}, {"granite", Storage::kGranite},
+      {"S", Storage::kS}};
   for (const auto& [storage_name, storage] : storages) {
     if (fused_only && (storage == Storage::kP || storage == Storage::kM)) continue;
     for (const auto& [size_name, size] : sizes) {
+      const bool square = storage == Storage::kS && size.hidden == size.intermediate;
+      if (fused_only && square) continue;
       rows.push_back({storage, size, std::string(storage_name) + "_" + size_name});
     }
   }
@@ -77,6 +81,24 @@ INSTANTIATE_TEST_SUITE_P(Layouts, SameBytesTest, ::testing::ValuesIn(layout_rows
                          [](const auto& row) { return row.param.name; });
 INSTANTIATE_TEST_SUITE_P(Layouts, OtherOrientationTest, ::testing::ValuesIn(layout_rows(true)),
                          [](const auto& row) { return row.param.name; });
+
+// Where every dimension fits both ways, the override is what counts.
+TEST(Orientation, IsObeyedWhereNoShapeTells) {
+  const MoeSizes sizes{2, 1, 6, 6};
+  const std::vector<ExpertWeights> weights = random_weights(sizes, 1);
+  std::vector<ExpertWeights> stored = weights;
+  for (ExpertWeights& expert : stored) {
+    for (std::vector<float>* part : {&expert.gate, &expert.up, &expert.down}) {
+      *part = turned(*part, 6, 6);
+    }
+  }
+  const Checkpoint checkpoint = store(Storage::kS, sizes, stored);
+  perch_model_opts opts = model_opts();
+  opts.orientation = PERCH_ORIENTATION_TRANSPOSED;
+  const perch_host::Model model = checkpoint.open(reference(), &opts);
+  EXPECT_EQ(to_floats(canonical(model, 1)["w2"]), weights[1].down);
+  EXPECT_EQ(inspect(model)["layers"][0]["orientation"]["decided_by"], "option");
+}
 
 TEST(Orientation, ResavedByTransformers5IsNative) {
   const MoeSizes sizes{2, 1, 6, 6};

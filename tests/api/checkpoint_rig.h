@@ -113,7 +113,7 @@ inline std::vector<ExpertWeights> random_weights(const MoeSizes& sizes, uint32_t
   return experts;
 }
 
-enum class Storage { kP, kM, kF, kT, kTI, kGranite };
+enum class Storage { kP, kM, kF, kT, kTI, kGranite, kS };
 
 inline json moe_config_json(const std::string& model_type, const MoeSizes& sizes) {
   return {{"model_type", model_type},
@@ -173,15 +173,36 @@ inline void store_fused(Storage storage, const MoeSizes& sizes,
       floats(type, turn ? std::vector<int64_t>{e, i, h} : std::vector<int64_t>{e, h, i}, second);
 }
 
+// Gate, up and down of all experts, one tensor each.
+inline void store_stacked(const MoeSizes& sizes, const std::vector<ExpertWeights>& experts,
+                          uint32_t type, Checkpoint* out) {
+  std::vector<float> parts[3];
+  for (const ExpertWeights& expert : experts) {
+    parts[0].insert(parts[0].end(), expert.gate.begin(), expert.gate.end());
+    parts[1].insert(parts[1].end(), expert.up.begin(), expert.up.end());
+    parts[2].insert(parts[2].end(), expert.down.begin(), expert.down.end());
+  }
+  const std::vector<int64_t> first = {sizes.experts, sizes.intermediate, sizes.hidden};
+  const std::string prefix = "model.layers.0.moe.";
+  out->tensors[prefix + "gate_proj.weight"] = floats(type, first, parts[0]);
+  out->tensors[prefix + "up_proj.weight"] = floats(type, first, parts[1]);
+  out->tensors[prefix + "down_proj.weight"] =
+      floats(type, {sizes.experts, sizes.hidden, sizes.intermediate}, parts[2]);
+}
+
 // The weights as a checkpoint of the model type that stores them so.
 inline Checkpoint store(Storage storage, const MoeSizes& sizes,
                         const std::vector<ExpertWeights>& experts,
                         uint32_t type = PERCH_TYPE_BF16) {
-  static const char* const kTypes[] = {"qwen3_moe",    "mixtral", "qwen3_5_moe",
-                                       "qwen3_vl_moe", "gpt_oss", "granitemoe"};
+  static const char* const kTypes[] = {"qwen3_moe", "mixtral",    "qwen3_5_moe", "qwen3_vl_moe",
+                                       "gpt_oss",   "granitemoe", "step3"};
   Checkpoint checkpoint;
   checkpoint.config = moe_config_json(kTypes[static_cast<int>(storage)], sizes);
   if (storage == Storage::kT) checkpoint.config["transformers_version"] = "4.57.6";
+  if (storage == Storage::kS) {
+    store_stacked(sizes, experts, type, &checkpoint);
+    return checkpoint;
+  }
   if (storage != Storage::kP && storage != Storage::kM) {
     store_fused(storage, sizes, experts, type, &checkpoint);
     return checkpoint;

@@ -307,6 +307,22 @@ inline StoredFormat modelopt_int4(int group) {
   return format;
 }
 
+// gpt-oss: blocks of 32 codes with a scale each, of all experts together.
+inline StoredFormat mxfp4_blocks() {
+  StoredFormat format;
+  format.name = "mxfp4 blocks";
+  format.quantization = {{"quant_method", "mxfp4"}};
+  format.store = [](int64_t n, int64_t k, std::mt19937* rng) {
+    const SmallMatrix m = small_matrix(n, k, 1, 32, rng);
+    std::vector<uint8_t> codes;
+    for (const int code : m.codes) codes.push_back(e2m1_code(static_cast<float>(code)));
+    StoredPart blocks = pair_part("blocks", "U8", codes, n, k);
+    blocks.shape = {n, k / 32, 16};
+    return finish(m, {std::move(blocks), float_part("scales", "U8", {n, m.cells_k()}, m.scales)});
+  };
+  return format;
+}
+
 inline StoredFormat plain_bf16() {
   StoredFormat format;
   format.name = "bf16";
@@ -364,6 +380,7 @@ inline std::vector<StoredFormat> all_formats() {
   add(gptq(4, 32, false, true));
   add(awq(32));
   add(modelopt_int4(32));
+  add(mxfp4_blocks());
   return formats;
 }
 

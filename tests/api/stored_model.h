@@ -15,8 +15,11 @@ struct StoredLayout {
   bool fused;
   bool transposed;
   bool gated;
-  const char* prefix;    // of the experts
-  const char* parts[3];  // gate (or gate_up), up, down
+  const char* prefix;        // of the experts
+  const char* parts[3];      // gate (or gate_up), up, down
+  bool interleaved = false;  // row 2j of gate_up is gate, 2j + 1 up
+  // The activation is the model's own, and its values are no whole numbers.
+  bool rounds = false;
 };
 
 inline const std::vector<StoredLayout>& all_layouts() {
@@ -61,6 +64,26 @@ inline const std::vector<StoredLayout>& all_layouts() {
        true,
        "model.language_model.layers.0.mlp.experts.",
        {"gate_up_proj", "", "down_proj"}},
+      {"S",
+       "step3",
+       "5.0.0",
+       true,
+       false,
+       true,
+       "model.layers.0.moe.",
+       {"gate_proj", "up_proj", "down_proj"},
+       false,
+       true},
+      {"TI",
+       "gpt_oss",
+       "5.0.0",
+       true,
+       true,
+       true,
+       "model.layers.0.mlp.experts.",
+       {"gate_up_proj", "", "down_proj"},
+       true,
+       true},
   };
   return layouts;
 }
@@ -92,6 +115,24 @@ struct StoredModel {
   }
 };
 
+// Gate and up are one tensor of all experts each, named as modules.
+inline bool is_stacked(const StoredLayout& layout) {
+  return layout.fused && layout.parts[1][0] != '\0';
+}
+
+// Gate rows and then up rows, of a gate_up in which they take turns.
+inline std::vector<float> halves(const std::vector<float>& rows, int64_t columns) {
+  const auto width = static_cast<std::ptrdiff_t>(columns);
+  const auto count = static_cast<std::ptrdiff_t>(rows.size()) / width;
+  std::vector<float> result;
+  for (std::ptrdiff_t first : {0, 1}) {
+    for (std::ptrdiff_t row = first; row < count; row += 2) {
+      result.insert(result.end(), rows.begin() + row * width, rows.begin() + (row + 1) * width);
+    }
+  }
+  return result;
+}
+
 // [rows, columns] of a part becomes [columns, rows].
 inline StoredPart turned(const StoredPart& part) {
   StoredPart result = part;
@@ -109,14 +150,18 @@ inline StoredPart turned(const StoredPart& part) {
   return result;
 }
 
-// One tensor of all experts. What has a K axis turns with the weight; one value per row does not.
+// One tensor of all experts. What has a K axis turns with the weight; one value per row does not,
+// nor do blocks of MXFP4 and their scales.
 inline void stack(const StoredLayout& layout, const std::string& name,
                   const std::vector<StoredMatrix>& matrices, StoredModel* model) {
   for (size_t p = 0; p < matrices[0].parts.size(); ++p) {
     StoredPart all;
     for (const StoredMatrix& matrix : matrices) {
       StoredPart part = matrix.parts[p];
-      if (layout.transposed && part.shape.size() == 2 && part.shape[1] > 1) part = turned(part);
+      const bool blocks = part.suffix == "blocks" || part.suffix == "scales";
+      if (layout.transposed && !blocks && part.shape.size() == 2 && part.shape[1] > 1) {
+        part = turned(part);
+      }
       if (all.shape.empty()) {
         all = part;
         all.bytes.clear();
@@ -127,6 +172,7 @@ inline void stack(const StoredLayout& layout, const std::string& name,
     std::string suffix = "_" + all.suffix;
     if (all.suffix == "weight") suffix = "";
     if (all.suffix == "weight_scale_inv") suffix = "_scale_inv";
+    if (is_stacked(layout)) suffix = "." + all.suffix;
     model->tensors.emplace_back(layout.prefix + name + suffix, std::move(all));
   }
 }
@@ -163,7 +209,7 @@ inline StoredModel store_model(const StoredFormat& format, const StoredLayout& l
   } else if (!format.quantization.is_null()) {
     model.config["quantization_config"] = format.quantization;
   }
-  std::vector<StoredMatrix> first, second;
+  std::vector<StoredMatrix> first, second, third;
   for (int64_t e = 0; e < sizes.experts; ++e) {
     StoredExpert expert;
     const auto draw = [&](int64_t n, int64_t k, std::vector<float>* values) {
@@ -177,9 +223,14 @@ inline StoredModel store_model(const StoredFormat& format, const StoredLayout& l
             layout.prefix + std::to_string(e) + "." + part + "." + stored.suffix, stored);
       }
     };
-    if (layout.fused) {
+    if (is_stacked(layout)) {
+      first.push_back(draw(sizes.intermediate, sizes.hidden, &expert.w13));
+      second.push_back(draw(sizes.intermediate, sizes.hidden, &expert.w13));
+      third.push_back(draw(sizes.hidden, sizes.intermediate, &expert.w2));
+    } else if (layout.fused) {
       first.push_back(draw(2 * sizes.intermediate, sizes.hidden, &expert.w13));
-      second.push_back(draw(sizes.hidden, sizes.intermediate, &expert.w2));
+      if (layout.interleaved) expert.w13 = halves(expert.w13, sizes.hidden);
+      third.push_back(draw(sizes.hidden, sizes.intermediate, &expert.w2));
     } else {
       if (layout.gated) put(layout.parts[0], sizes.intermediate, sizes.hidden, &expert.w13);
       put(layout.parts[1], sizes.intermediate, sizes.hidden, &expert.w13);
@@ -189,7 +240,8 @@ inline StoredModel store_model(const StoredFormat& format, const StoredLayout& l
   }
   if (layout.fused) {
     stack(layout, layout.parts[0], first, &model);
-    stack(layout, layout.parts[2], second, &model);
+    if (is_stacked(layout)) stack(layout, layout.parts[1], second, &model);
+    stack(layout, layout.parts[2], third, &model);
   }
   return model;
 }
