@@ -121,8 +121,9 @@ struct Beside {
   F scale, zero, offset;
 };
 
-PERCH_INLINE Beside load_beside(const AnyFormat& format, const uint8_t* panel, int64_t group,
-                                int half) {
+// Not inlined: once per group, and there are a hundred places that ask for it.
+__attribute__((noinline)) Beside load_beside(const AnyFormat& format, const uint8_t* panel,
+                                             int64_t group, int half) {
   const uint8_t* at = panel + format.headers_at + group * format.header_bytes;
   Beside beside;
   beside.scale = scale_value(format.scale_type, at, half);
