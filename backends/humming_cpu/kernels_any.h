@@ -20,6 +20,10 @@
 namespace humming_cpu {
 namespace {
 
+// The width of a panel and of half of it, as offsets into memory.
+constexpr int64_t kColumns = kPanel;
+constexpr int64_t kHalf = kLanes;
+
 // ---- Codes to numbers ---------------------------------------------------------------------------
 
 // Code J of a unit, of 16 columns from `at` on.
@@ -31,11 +35,11 @@ PERCH_INLINE I unit_codes(const uint8_t* at, int from_bit = 0) {
     return unit_codes<Bits, J, Width / 2>(at, from_bit);
   } else {
     constexpr int kPerByte = 8 / Width;
-    const I bytes = Vec::load_bytes(at + J / kPerByte * kPanel);
+    const I bytes = Vec::load_bytes(at + J / kPerByte * kColumns);
     const I part =
         Vec::bits_and(Vec::template right<J % kPerByte * Width>(bytes), (1u << Width) - 1);
     // A plane is 8 k * 32 columns * Width bits.
-    const I rest = unit_codes<Bits, J, Width / 2>(at + kPanel * Width, from_bit + Width);
+    const I rest = unit_codes<Bits, J, Width / 2>(at + kColumns * Width, from_bit + Width);
     return Vec::bits_or(Vec::left(part, from_bit), rest);
   }
 }
@@ -100,11 +104,11 @@ PERCH_INLINE F scale_value(uint32_t type, const uint8_t* at, int half) {
     case PERCH_TYPE_BF16:
       return load_number(Number::bf16, at, half);
     case PERCH_TYPE_E4M3FN:
-      return CodeE4M3::value(Vec::load_bytes(at + kLanes * half), nullptr);
+      return CodeE4M3::value(Vec::load_bytes(at + kHalf * half), nullptr);
     case PERCH_TYPE_E5M2:
-      return CodeE5M2::value(Vec::load_bytes(at + kLanes * half), nullptr);
+      return CodeE5M2::value(Vec::load_bytes(at + kHalf * half), nullptr);
     case PERCH_TYPE_E8M0:
-      return e8m0_value(Vec::load_bytes(at + kLanes * half));
+      return e8m0_value(Vec::load_bytes(at + kHalf * half));
     default:
       return Vec::set1(1.0f);
   }
@@ -112,8 +116,8 @@ PERCH_INLINE F scale_value(uint32_t type, const uint8_t* at, int half) {
 
 PERCH_INLINE int64_t scale_line_bytes(uint32_t type) {
   if (type == PERCH_TYPE_NONE) return 0;
-  if (type == PERCH_TYPE_F32) return int64_t{4} * kPanel;
-  return type == PERCH_TYPE_F16 || type == PERCH_TYPE_BF16 ? int64_t{2} * kPanel : kPanel;
+  if (type == PERCH_TYPE_F32) return 4 * kColumns;
+  return type == PERCH_TYPE_F16 || type == PERCH_TYPE_BF16 ? 2 * kColumns : kColumns;
 }
 
 // Of one group and 16 columns.
@@ -129,16 +133,16 @@ __attribute__((noinline)) Beside load_beside(const AnyFormat& format, const uint
   beside.scale = scale_value(format.scale_type, at, half);
   at += scale_line_bytes(format.scale_type);
   if (format.has_scale2) {
-    const float* scale2 = reinterpret_cast<const float*>(panel) + kLanes * half;
+    const float* scale2 = reinterpret_cast<const float*>(panel) + kHalf * half;
     beside.scale = Vec::mul(beside.scale, Vec::load_f32(scale2));
   }
   beside.zero = Vec::set1(format.zero);
   if (format.has_zero_int) {
-    beside.zero = Vec::to_float(Vec::load_bytes(at + kLanes * half));
-    at += kPanel;
+    beside.zero = Vec::to_float(Vec::load_bytes(at + kHalf * half));
+    at += kColumns;
   } else if (format.has_zero_float) {
     beside.zero = load_number(Number::f32, at, half);
-    at += int64_t{4} * kPanel;
+    at += 4 * kColumns;
   }
   beside.offset = format.has_offset ? load_number(Number::f32, at, half) : Vec::zero();
   return beside;
@@ -176,10 +180,10 @@ PERCH_INLINE void decode_line(const DecodeJob& job, int half, int64_t k, const u
     *beside = load_beside(job.format, job.panel, job.group_of(k + J, half), half);
     *beside_end = group_end(job, k + J, half);
   }
-  F value = Code::value(unit_codes<Code::kBits, J>(unit + kLanes * half), job.tile.lut);
+  F value = Code::value(unit_codes<Code::kBits, J>(unit + kHalf * half), job.tile.lut);
   value = Vec::mul(Vec::sub(value, beside->zero), beside->scale);
   if (job.format.has_offset) value = Vec::add(value, beside->offset);
-  Vec::store(job.lines + (k - job.k_begin + J) * kPanel + kLanes * half, value);
+  Vec::store(job.lines + (k - job.k_begin + J) * kColumns + kHalf * half, value);
 }
 
 template <class Code>
@@ -216,7 +220,7 @@ void decode_numbers(const DecodeJob& job, Number number) {
       const uint8_t* at = job.panel + job.format.codes_at + k * line_bytes;
       F value = Vec::mul(Vec::sub(load_number(number, at, half), beside.zero), beside.scale);
       if (job.format.has_offset) value = Vec::add(value, beside.offset);
-      Vec::store(job.lines + (k - job.k_begin) * kPanel + kLanes * half, value);
+      Vec::store(job.lines + (k - job.k_begin) * kColumns + kHalf * half, value);
     }
   }
 }
@@ -269,9 +273,9 @@ PERCH_INLINE void multiply_lines(const DecodeJob& job, int32_t row, int32_t pane
   F sum[R][2];
   for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = Vec::zero();
   const float* line = job.lines;
-  for (int64_t k = job.k_begin; k < job.k_end; ++k, line += kPanel) {
+  for (int64_t k = job.k_begin; k < job.k_end; ++k, line += kColumns) {
     const F low = Vec::load_f32(line);
-    const F high = Vec::load_f32(line + kLanes);
+    const F high = Vec::load_f32(line + kHalf);
     for (int r = 0; r < R; ++r) {
       const F x = Vec::set1(job.tile.x[row + r][k]);
       sum[r][0] = Vec::fma(low, x, sum[r][0]);
@@ -279,18 +283,18 @@ PERCH_INLINE void multiply_lines(const DecodeJob& job, int32_t row, int32_t pane
     }
   }
   for (int r = 0; r < R; ++r) {
-    float* out = job.tile.out[row + r] + int64_t{panel} * kPanel;
+    float* out = job.tile.out[row + r] + panel * kColumns;
     for (int half = 0; half < 2; ++half) {
       F total = sum[r][half];
-      if (!first) total = Vec::add(Vec::load_f32(out + kLanes * half), total);
-      Vec::store(out + kLanes * half, total);
+      if (!first) total = Vec::add(Vec::load_f32(out + kHalf * half), total);
+      Vec::store(out + kHalf * half, total);
     }
   }
 }
 
 // A group of the tile is a block of K here, as long as what is decoded at once.
 void gemm_any(const GemmTile& tile) {
-  alignas(64) float lines[kAnyBlockK * kPanel];
+  alignas(64) float lines[kAnyBlockK * kColumns];
   for (int32_t panel = 0; panel < tile.num_panels; ++panel) {
     for (int64_t group = tile.group_begin; group < tile.group_end; ++group) {
       const int64_t begin = group * tile.group_k;

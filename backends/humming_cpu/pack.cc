@@ -11,9 +11,10 @@ using Source = const uint8_t* [kNumRoles];
 int64_t scale_index(const MatrixPlan& matrix, int64_t n, int64_t k) {
   if (matrix.scale_kind == PERCH_SCALE_TENSOR) return 0;
   if (matrix.scale_kind == PERCH_SCALE_CHANNEL) return n;
-  const int64_t group = k / matrix.source_group_k;
+  const int64_t group = matrix.source_group_k == 0 ? 0 : k / matrix.source_group_k;
   if (matrix.scale_kind == PERCH_SCALE_GROUP) return n * matrix.source_groups + group;
-  return n / matrix.source_group_n * matrix.source_groups + group;
+  const int64_t block = matrix.source_group_n == 0 ? 0 : n / matrix.source_group_n;
+  return block * matrix.source_groups + group;
 }
 
 // Scales and zeros of one group of a panel; pads stay as they are, 0.
@@ -136,7 +137,7 @@ void put_code(uint32_t code, int32_t bits, int64_t k, int64_t column, uint8_t* u
     uint8_t* at = unit + k / per_byte * kPanel + column;
     *at = static_cast<uint8_t>(*at | part << (k % per_byte * width));
     code >>= width;
-    unit += kPanel * width;
+    unit += int64_t{kPanel} * width;
   }
 }
 

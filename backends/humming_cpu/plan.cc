@@ -56,7 +56,7 @@ void place_any(const perch_quant& quant, MatrixPlan* plan) {
   any.has_offset = quant.offset_kind == PERCH_OFFSET_GROUP;
   any.has_scale2 = quant.scale2_kind != PERCH_SCALE2_NONE;
   if (quant.zero_kind == PERCH_ZERO_MIDPOINT) {
-    any.zero = static_cast<float>(1 << (plan->bits - 1));
+    any.zero = 0.5f * static_cast<float>(1u << plan->bits);
   }
   any.source_group_k = quant.group_k;
   any.headers_at = any.has_scale2 ? kPanel * int64_t{sizeof(float)} : 0;

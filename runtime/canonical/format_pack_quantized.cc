@@ -161,7 +161,7 @@ Status check_byte_zeros(const RawView& zero, int bits) {
   const int midpoint = 1 << (bits - 1);
   for (int64_t r = 0; r < zero.rows; ++r) {
     for (int64_t c = 0; c < zero.columns; ++c) {
-      const int value = std::to_integer<int8_t>(*zero.at(r, c));
+      const auto value = std::to_integer<int8_t>(*zero.at(r, c));
       if (value >= -midpoint && value < midpoint) continue;
       return invalid_argument(fmt::format("{}: element [{}, {}]: got {}; want {} to {}",
                                           print_tensor(*zero.tensor), r, c, value, -midpoint,

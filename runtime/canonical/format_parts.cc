@@ -90,7 +90,7 @@ Result<Cells> cells_by_shape(const Scheme& scheme, const Projection& projection,
                              const RawView& scale, const MatrixPlan& plan) {
   if (fits(scale, 1, 1)) return one_cell(plan);
   if (fits(scale, plan.n, 1)) return cell_per_row(plan);
-  const Result<Cells> group = group_cells(scheme, projection, scale, plan);
+  Result<Cells> group = group_cells(scheme, projection, scale, plan);
   if (group.ok()) return group;
   const int64_t block_n = scheme.block_n > 0 ? scheme.block_n : kUsualBlock;
   const int64_t block_k = scheme.block_k > 0 ? scheme.block_k : kUsualBlock;

@@ -19,6 +19,7 @@
 
 namespace perch {
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): what threads write is kept apart
 class ThreadPool {
  public:
   // Runs task `index` on worker `tid`. Must not throw, and must leave the floating-point state as
